@@ -236,12 +236,6 @@ def read_groups(path: str | Path) -> dict[str, tuple[str, ...]]:
     return {kind: tuple(dict.fromkeys(names)) for kind, names in sorted(out.items())}
 
 
-def not_counted(asked: Iterable[str], known: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return the names asked for that are not among those of the counts (folded -> shown), each with names like it."""
-    missing = dict.fromkeys(name for name in asked if fold(name) not in known)
-    return {name: list(dict.fromkeys(near_names(fold(name), known))) for name in missing}
-
-
 ESCAPEE, UNVETTED = 1, 2
 # CATEGORY and name that roll up to a species; everything else stands above it (spuh, slash, hybrid).
 BELOW_OR_SPECIES = ("species", "issf", "intergrade", "form", "domestic")

@@ -14,21 +14,20 @@ from fedmiss.etl.cells import entry_of
 from fedmiss.etl.ingest import count_tables, ingest
 from fedmiss.etl.panel import make_panel
 from fedmiss.etl.sources import Source
-from fedmiss.etl.species import not_counted, read_groups
+from fedmiss.etl.species import read_groups
 from fedmiss.files import hash_file, identity, read_manifest, refuse_link, update_manifest
 from fedmiss.locks import clear_inside, locked
 from fedmiss.pipeline.failures import (
     AGAIN,
     SpeciesResult,
-    absent,
     check_folders,
     failed,
     in_recipe,
     lost,
     next_move,
+    not_of_the_run,
     say_left,
     sentence,
-    several_in_groups,
     with_index,
 )
 from fedmiss.pipeline.fitting import fit_panel
@@ -252,6 +251,8 @@ def _absent(
     recipe: Recipe, groups: Mapping[str, Sequence[str]], results: Sequence[SpeciesResult]
 ) -> list[SpeciesResult]:
     """Return a failure for each species of the groups that the run does not have, or has two of."""
+    if not recipe.species_groups:
+        return []
     known = {fold(result.species): result.species for result in results}
     common: dict[str, list[str]] = {}
     for result in results:
@@ -260,15 +261,9 @@ def _absent(
             known[fold(found["species"])] = result.species
             if found.get("common_name"):
                 common.setdefault(fold(found["common_name"]), []).append(found["species"])
-    asked = [name for names in groups.values() for name in names]
-    table = recipe.species_groups and recipe.species_groups.name
     shared = {key: names for key, names in common.items() if len(set(names)) > 1 and key not in known}
-    several = several_in_groups(asked, shared, recipe.out, str(table))
-    missing = not_counted(asked, {key: names[0] for key, names in common.items()} | known)
-    error = f"{table} names this species, and the run has none of that name."
-    return several + [
-        absent(name, near[:1], recipe.out, "groups", str(table), error) for name, near in missing.items()
-    ]
+    known = {key: names[0] for key, names in common.items()} | known
+    return not_of_the_run(groups, recipe.species_groups.name, recipe.out, known, shared)
 
 
 def _ingest(recipe: Recipe, records: Path, files: Sequence[Path | Source], *, overwrite: bool) -> None:

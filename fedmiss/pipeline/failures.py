@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fedmiss.community.settings import CommunitySettings
 from fedmiss.errors import ConfigError, InputError, fold, in_words, listed
+from fedmiss.etl.columns import near_names
 from fedmiss.etl.settings import PanelSettings
 from fedmiss.files import MANIFEST, read_manifest
 from fedmiss.pipeline.recipe import ingest_options, slug
@@ -73,32 +74,38 @@ def lost(name: str, out: Path, error: str, move: str = f"add --jobs 1 and {AGAIN
     return failed(name, out, "a step unknown", error, move)
 
 
-def several_in_groups(
-    asked: Iterable[str], shared: Mapping[str, Sequence[str]], out: Path, table: str
+def not_of_the_run(
+    groups: Mapping[str, Sequence[str]],
+    table: str,
+    out: Path,
+    known: Mapping[str, str],
+    shared: Mapping[str, Sequence[str]],
 ) -> list[SpeciesResult]:
-    """Return a failure for each name of a table of groups that several species share (``shared``: folded name, species)."""
-    found = {name: shared[fold(name)] for name in asked if fold(name) in shared}
-    return [
-        failed(
-            name,
-            out,
-            "groups",
-            f"{table} names {name!r}, which is the common name of {', '.join(sorted(set(species)))}; it stands for none of "
-            "them.",
-            f"write the scientific names in {table}, and {AGAIN}",
-        )
-        for name, species in found.items()
-    ]
+    """Return a failure for each name of a table of groups that several species share, or that no species has.
 
-
-def absent(name: str, near: Sequence[str], out: Path, step: str, table: str, error: str) -> SpeciesResult:
-    """Return the failure of a name of a table of groups that no species has; ``near``: names like it."""
-    move = (
-        f"write {' or '.join(near)} if that is meant, or take the name out"
-        if near
-        else "correct the name, or take it out"
-    )
-    return failed(name, out, step, error, f"{move} in {table}, and {AGAIN}")
+    ``known``: folded name -> the name shown; ``shared``: folded common name -> its species, several.
+    """
+    pool = {name: species[0] for name, species in shared.items()} | dict(known)
+    found = []
+    for name in dict.fromkeys(name for members in groups.values() for name in members):
+        key = fold(name)
+        if key in shared:
+            error = (
+                f"{table} names {name!r}, which is the common name of {', '.join(sorted(set(shared[key])))}; it stands for "
+                "none of them."
+            )
+            move = f"write the scientific names in {table}"
+        elif key not in known:
+            error = f"{table} names this species, and the run has none of that name."
+            near = " or ".join(dict.fromkeys(near_names(key, pool)))
+            move = (
+                f"write {near} if that is meant, or take the name" if near else "correct the name, or take it"
+            )
+            move += f" out in {table}"
+        else:
+            continue
+        found.append(failed(name, out, "groups", error, f"{move}, and {AGAIN}"))
+    return found
 
 
 def with_index(

@@ -14,19 +14,18 @@ from fedmiss.errors import ConfigError, FedmissError, InputError, fold, several
 from fedmiss.etl.count_table import CountOptions, CountTable
 from fedmiss.etl.counts import SplitCounts, read_counts, split_counts
 from fedmiss.etl.rows import LINE, read_texts
-from fedmiss.etl.species import not_counted, read_groups
+from fedmiss.etl.species import read_groups
 from fedmiss.files import atomic_folder, read_manifest, refuse_link, write_manifest
 from fedmiss.locks import clear_inside, locked
 from fedmiss.pipeline.failures import (
     AGAIN,
     SpeciesResult,
-    absent,
     check_folders,
     failed,
     lost,
+    not_of_the_run,
     say_left,
     sentence,
-    several_in_groups,
     with_index,
 )
 from fedmiss.pipeline.parallel import over_processes
@@ -153,12 +152,7 @@ def run_trims(
         say(f"note: {line}")
     if table.unnamed:
         say(f"note: no species is named: {several(table.unnamed, 'row')} left out.")
-    asked = [name for members in grouped.values() for name in members]
-    missing = not_counted(asked, table.names | {name: species[0] for name, species in table.shared.items()})
-    results = several_in_groups(asked, table.shared, out, str(groups))
-    for name, near in missing.items():
-        error = f"{groups} names the species {name!r}, of which the counts hold no row."
-        results.append(absent(name, near, out, "read", str(groups), error))
+    results = not_of_the_run(grouped, str(groups), out, table.names, table.shared)
     check_folders(table.parts, " in the table")
     out.parent.mkdir(parents=True, exist_ok=True)
     with locked(out):

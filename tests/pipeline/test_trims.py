@@ -13,6 +13,7 @@ from fedmiss.etl.counts import read_counts
 from fedmiss.etl.species import read_groups
 from fedmiss.files import read_manifest
 from fedmiss.pipeline.chain import run_recipe
+from fedmiss.pipeline.failures import not_of_the_run
 from fedmiss.pipeline.recipe import read_recipe, slug
 from fedmiss.pipeline.trims import Trims, run_trims
 from fedmiss.report.species import log_covariance
@@ -292,6 +293,20 @@ def test_a_mistyped_year_is_told_while_all_species_run(tmp_path, monkeypatch):
     run_trims(tmp_path / "counts.csv", tmp_path / "out", jobs=1, say=said.append)
     (line,) = (line for line in said if "check the year" in line)
     assert line.startswith("note: wren: check the year: 1 of 192 counts (2109 at site s3)")
+
+
+def test_a_name_of_the_groups_that_no_species_or_several_have(tmp_path):
+    """Each is told once, with what to write instead; a name that a species has is no failure."""
+    groups = {"wood": ("Wren", "Robbin", "Thrush", "Robbin"), "field": ("WREN", "Robbin", "xyzzy")}
+    shared = {"thrush": ("Turdus a", "Turdus b")}
+    told = not_of_the_run(groups, "g.csv", tmp_path, {"wren": "Wren", "robin": "Robin"}, shared)
+    assert [(r.species, r.step) for r in told] == [(name, "groups") for name in ("Robbin", "Thrush", "xyzzy")]
+    assert [r.next.partition(" in g.csv, ")[0] for r in told] == [
+        "write Robin if that is meant, or take the name out",
+        "write the scientific names",
+        "correct the name, or take it out",
+    ]
+    assert "Turdus a, Turdus b; it stands for none of them" in told[1].error
 
 
 def test_a_group_called_all_is_refused(tmp_path):

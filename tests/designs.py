@@ -39,11 +39,8 @@ DESIGNS = (
 EFFORT = 0.7  # power of effort in the mean
 NEW = 0.65  # what a new observer finds, where observers learn
 VISITS_TO_LEARN = 60.0
-SKILL, STAY, NEW_A_YEAR = (
-    0.04,
-    4,
-    12,
-)  # log of what observers find more who began a year later; years they stay
+SKILL = 0.04  # log of what observers find more who began a year later
+STAY, NEW_A_YEAR = 4, 12  # years that they stay, and how many begin in each
 
 
 @dataclass(frozen=True, slots=True)

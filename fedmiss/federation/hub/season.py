@@ -156,10 +156,10 @@ class SeriesPrior:
         H = np.maximum(told - 1.0 / width, 0.0)
         seen = H > 1e-9 / width
         some = np.where(seen, H, 1.0)
-        y = np.where(seen, ((mean + ahead) * told - prior / width) / some, 0.0)
+        said = ((mean + ahead) * told - prior / width) / some
         # A month that says next to nothing, on its way, would say a number without end.
         most = MOST_APART * np.sqrt(np.asarray(self.unit))[..., None]
-        y = np.where(seen, np.clip(y, prior - most, prior + most), 0.0)
+        y = np.where(seen, np.clip(said, prior - most, prior + most), 0.0)
         # y = B coef + noise of the month + error of the data: variance noise + 1 / H.
         weight = np.where(seen, 1.0 / (noise + 1.0 / some), 0.0)
         precision = 1.0 / self.variances()

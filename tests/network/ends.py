@@ -97,14 +97,16 @@ def killed_run(folder, panels):
     try:
         for name in ends.names:
             ends.start(name)
-        ends.until(20)
+        ends.until(15)
         if not ends.by_folder:
             ends.kill_engine_only("north")  # nobody types anything: `join` starts it again
-        ends.until(60)
+        ends.until(35)
         ends.processes["south"].kill()  # `join` only: its engine outlives it, until the next `join` ends it
         ends.processes["south"].wait()
         ends.start("south")
-        ends.until(90)
+        ends.until(
+            55
+        )  # of 90 and more: what folds and replicates draw is secret, and so is how many they take
         ends.kill(ends.names[0])
         ends.start(ends.names[0])  # the system's service manager, or its user
         if ends.by_folder:
@@ -172,8 +174,9 @@ class Ends:
             stands = read_json(path) if path.exists() else {}
             if stands.get("exchanges", 0) >= exchanges:
                 return
+            assert stands.get("state") != "done", f"the job was over before exchange {exchanges}: {stands}"
             time.sleep(0.02)
-        raise AssertionError(self.words())
+        raise AssertionError(f"{stands}\n{self.words()}")
 
     def until_results(self, seconds=300):
         """Wait until every organisation has the joint result."""

@@ -37,7 +37,7 @@ def test_a_club_that_is_off_for_a_third_of_the_time_changes_no_bit(prepared, uni
     try:
         for name in ends.names:
             ends.start(name)
-        for exchanges in (15, 50, 90):
+        for exchanges in (15, 35, 55):
             ends.until(exchanges)
             ends.kill("south")
             time.sleep(2.0)

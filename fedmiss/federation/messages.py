@@ -51,7 +51,7 @@ __all__ = [
 ]  # fmt: skip
 
 SQUARES = 2.0**20  # unit of the first part of ``OpenSums.squares``
-PROTOCOL = 38  # raise it whenever a type below changes
+PROTOCOL = 39  # raise it whenever a type below changes
 
 
 class Begin(IntEnum):
@@ -148,7 +148,9 @@ class Broadcast(Question):
         "with occupancy: probabilities that a site is occupied in the first year, gained, lost", "(n, 3)"
     )
     shift: np.ndarray = _f("subtract from the sites' coefficients first", "(n, p)")
-    common: np.ndarray = _f("subtract from observer effects first", "(n,)")
+    common: np.ndarray = _f(
+        "subtract from observer effects first, the second times how late an observer's visits are", "(n, 2)"
+    )
     nodes: np.ndarray = _f("values of 1 / size at which the dispersion is wanted", "(n, m)")
 
 
@@ -184,11 +186,14 @@ class Months(Answer):
         bits=32,
     )
     effort: np.ndarray = _f(
-        "score and curvature of the effort coefficients and of a constant", "(n, (K + 1) (K + 2))", bits=30
+        "score and curvature of the effort coefficients, where observers learn of the year, and of a constant",
+        "(n, e (e + 1)), e = K + 1 or K + 2",
+        bits=30,
     )
     observers: np.ndarray = _f(
-        "sum over observers of squared effects, number, effective number, effects about their prior means",
-        "(n, 4)",
+        "sum over observers of squared effects, number, effective number, effects about their prior means; the last "
+        "by how late their visits are, that by itself, and its square",
+        "(n, 7)",
         bits=32,
     )
     dispersion: np.ndarray = _f(

@@ -12,7 +12,7 @@ def parameters(batch=0, fits=(0,), *, L, f, begin=0, nodes=0):
         "batch": batch, "fits": np.array(fits), "begin": begin, "refill": np.zeros(n, np.uint8), "mu": np.zeros(n),
         "T": np.zeros((n, L, f)), "D": np.zeros((n, L, f * (f + 1) // 2)), "tau": np.ones((n, f)), "half": np.zeros(n),
         "phi": np.ones(n), "inverse_size": np.zeros(n), "kappa": none, "ridge": np.ones(n), "B": np.zeros((n, 0, 1)),
-        "chain": none, "shift": np.zeros((n, f)), "common": np.zeros(n), "nodes": np.zeros((n, nodes)),
+        "chain": none, "shift": np.zeros((n, f)), "common": np.zeros((n, 2)), "nodes": np.zeros((n, nodes)),
     }  # fmt: skip
 
 

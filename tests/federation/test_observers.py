@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from fedmiss.federation.calls import fit_counts
+from fedmiss.federation.hub import steps
+from fedmiss.federation.hub.values import evolve
 from fedmiss.federation.local import LocalFederation
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
@@ -63,6 +65,34 @@ def test_what_few_observers_have_in_common_is_the_level(n_groups):
     totals = np.log(federation.replicates(range(20), seed=1).totals[:, 0].sum(axis=1) / fit.expected().sum())
     assert totals.mean() == pytest.approx(0.0, abs=0.1)
     assert totals.std() < 1.5 * effect.std() / np.sqrt(o)
+
+
+def test_what_observers_have_in_common_is_moved_without_a_move_of_any_visit():
+    """(mu + d) + (kappa + e) z + (o - d - e z) = mu + kappa z + o; d and e are the least of the priors' paraboloid."""
+    rng = np.random.default_rng(2)
+    I, ridge, mu, kappa, origin = 30, 20.0, 0.4, 0.03, 0.1
+    o, z = rng.normal(0.3, 0.2, I), rng.normal(1.0, 4.0, I)
+    o += 0.03 * z
+    sums = np.array([(o**2).sum(), I, I, o.sum(), z @ o, z.sum(), z @ z])
+    panel = GroupPanel.of(2, 12, [Group.of("g", [0, 1], [0, 1], [1.0, 2.0], [0, 1])], calendar(12))
+    state = fit_counts(panel, CountSettings(rank=0, max_sweeps=3)).state
+    state = evolve(state, mu=mu, kappa=np.array([0.5, kappa]), ridge=ridge, origin=origin, unit=1.0, k=4)
+    moved = steps._common_step(state, sums, learning=True)
+    d, e = moved.common
+    assert abs(d) > 0.1
+    assert abs(e) > 0.01
+    np.testing.assert_allclose([moved.mu, *moved.kappa], [mu + d, 0.5, kappa + e])
+
+    def loss(d: float, e: float) -> float:
+        priors = (mu + d - origin) ** 2 / steps.LEVEL_SD**2 + (kappa + e) ** 2 / steps.LEARNING_SD[1] ** 2
+        return float(ridge * ((o - d - e * z) ** 2).sum() + priors)
+
+    # Slopes of a paraboloid at its least are 0; a step of .01 away they are not.
+    for step in ((1.0, 0.0), (0.0, 1.0)):
+        there, away = (
+            loss(d + by + step[0], e + step[1]) - loss(d + by - step[0], e - step[1]) for by in (0, 0.01)
+        )
+        assert abs(there) < 1e-9 * abs(away)
 
 
 @pytest.mark.parametrize("size", [0.0, 1.5])

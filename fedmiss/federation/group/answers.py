@@ -72,7 +72,7 @@ def check(program: GroupProgram, batch: Batch, question: Any) -> None:
     shapes = {
         "T": (k, L, f), "D": (k, L, f * (f + 1) // 2), "tau": (k, p), "mu": (k,), "phi": (k,), "inverse_size": (k,),
         "kappa": (k, K), "ridge": (k,), "chain": (k, 3 if batch.presence is not None else 0),
-        "B": (k, *batch.B.shape[1:]), "time": (k, L), "shift": (k, p), "common": (k,), "refill": (k,), "smear": (k,),
+        "B": (k, *batch.B.shape[1:]), "time": (k, L), "shift": (k, p), "common": (k, 2), "refill": (k,), "smear": (k,),
         "half": (k,),
     }  # fmt: skip
     if isinstance(question, msg.Product):
@@ -118,15 +118,17 @@ def receive(program: GroupProgram, batch: Batch, question: msg.Broadcast) -> int
     # The hub has moved the sites' mean effect and slope to level and line; taken off here, they leave eta as it was.
     if question.shift.any():
         batch.site_mean[at, :, :p] -= question.shift[:, None, :]
+    batch.kappa[at] = question.kappa
     if question.common.any():  # the mean effect of observers likewise: what cells lack, offsets have lost
-        common = question.common[:, None]
+        level, late = question.common[:, :1], question.common[:, 1:]
+        common = level + late * batch.late
         batch.effects[at] -= np.where(batch.effects[at] != 0.0, common, 0.0)  # not of those without weight
         if batch.summed_off:
-            batch.eta[at] += common
+            batch.eta[at] += level
         batch.set_offsets(fits)
     batch.rank[at] = p
     batch.month_mean[at, :, :p], batch.month_cov[at, :, :p, :p] = batch.months(question)
-    batch.mu[at], batch.tau[at, :p], batch.kappa[at] = question.mu, question.tau, question.kappa
+    batch.mu[at], batch.tau[at, :p] = question.mu, question.tau
     batch.phi[at], batch.inverse_size[at], batch.ridge[at] = (
         question.phi,
         question.inverse_size,
@@ -194,9 +196,9 @@ def solve(program: GroupProgram, batch: Batch, question: msg.Solve) -> msg.Month
             batch.refill(fits)
     evidence = _evidence(batch, fits)
     month, stats = _site_steps(batch, fits, p)
-    K = batch.kappa.shape[1]
-    effort = _effort_sums(batch, fits) if question.effort and K else np.zeros((n, (K + 1) * (K + 2)))
-    watched = np.zeros((n, 4))
+    q = batch.effort.shape[1] + 1
+    effort = _effort_sums(batch, fits, q) if question.effort and q > 1 else np.zeros((n, q + q * q))
+    watched = np.zeros((n, 7))
     if question.observers and batch.observers:
         # A custodian's least number holds for observers as well: sums over fewer are answered with zeros.
         watched = _observer_steps(batch, fits) * (batch.effects.shape[1] >= program.axis.minimum)
@@ -260,9 +262,9 @@ def _added(parts: F64, n: int) -> F64:
     return out
 
 
-def _effort_sums(batch: Batch, fits: I64) -> F64:
-    """Score and curvature (n, q + q^2) of the q - 1 effort coefficients and of a constant."""
-    rows, n, q = batch.rows, fits.size, batch.kappa.shape[1] + 1
+def _effort_sums(batch: Batch, fits: I64, q: int) -> F64:
+    """Score and curvature (n, q + q^2) of the q columns of effort, and of the year and a constant among them."""
+    rows, n = batch.rows, fits.size
     parts = np.zeros((n, batch.chunks, q + q * (q + 1) // 2))
     batch.run(
         visit_kernels.effort_sums, fits, batch.chunks, fits, rows.ptr, batch.effort, rows.w, rows.wy, batch.offset,
@@ -274,7 +276,7 @@ def _effort_sums(batch: Batch, fits: I64) -> F64:
 
 
 def _observer_steps(batch: Batch, fits: I64) -> F64:
-    """One damped Newton step of every observer effect; sums (n, 4) over them as in ``messages.Months.observers``."""
+    """One damped Newton step of every observer effect; sums (n, 7) over them as in ``messages.Months.observers``."""
     rows = batch.rows
     sums = np.zeros((fits.size, 3, batch.effects.shape[1]))
     batch.run(
@@ -297,7 +299,11 @@ def _observer_steps(batch: Batch, fits: I64) -> F64:
         var = batch.effect_var[fits] + share * (spread - batch.effect_var[fits])
         batch.effect_var[fits] = np.where(batch.leaning[fits].any(axis=1, keepdims=True), 0.0, var)
     about = np.where(active, effects - batch.leaning[fits], 0.0)
-    each = (effects**2 + np.where(active, spread, 0.0), active, np.where(active, known, 0.0), about)
+    late = np.where(active, batch.late, 0.0)
+    each = (
+        effects**2 + np.where(active, spread, 0.0), active, np.where(active, known, 0.0), about,
+        late * about, late, late**2,
+    )  # fmt: skip
     return np.stack([x.sum(axis=1) for x in each], axis=1)
 
 

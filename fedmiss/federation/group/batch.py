@@ -102,8 +102,9 @@ class Batch:
     family: Family
     cells: CellIndex
     rows: CellParts
-    effort: F64  # (R, K)
+    effort: F64  # (R, K), where observers learn with one column more, the year, which has no coefficient
     observer: I32  # (R,) rows' observers where observer effects are estimated, else empty
+    late: F64  # (observers,) how late each one's visits are (:func:`.visits.experience`); zeros without that column
     weights: F64  # (n, m) of the visits, prior weights included
     test: F64  # (n, m) weights of held-out visits, or (0, 0)
     numbers: I64  # of folds or replicates
@@ -166,13 +167,18 @@ class Batch:
         ``year`` (L,) of every month; ``found`` sites and months of finds without a number.
         """
         family, scale = FAMILIES[question.family], SCALES[question.scale]
-        effort = np.column_stack([visits.effort, visits.experience]) if question.learning else visits.effort
-        n, K, J, L = len(weights), effort.shape[1], cells.J, year.size
+        effort, n, J, L = visits.effort, len(weights), cells.J, year.size
+        if question.learning:
+            effort = np.column_stack([effort, visits.experience, (year - year.mean())[visits.month]])
+        K = effort.shape[1] - question.learning
         plain = K == 0 and not question.observers and visits.exposure is None
         responses, F = (F, F[:, :0]) if question.responses else (F[:, :0], F)
         rows = CellParts.of(cells, scale.values(family.values(visits.count)), weights, plain=plain)
         R = rows.w.shape[1]
         I = int(visits.observer.max(initial=-1)) + 1 if question.observers else 0
+        late = np.zeros(I)
+        if question.learning:  # the same at all visits of an observer
+            late[visits.observer] = visits.experience[:, 1]
         presence = None
         if question.occupancy:
             row_cell = np.repeat(np.arange(cells.nnz), np.diff(rows.ptr))
@@ -184,7 +190,7 @@ class Batch:
             family=family, scale=scale, cells=cells, rows=rows, weights=weights, numbers=question.numbers,
             seed=question.seed,
             test=np.zeros((0, 0)) if test is None else test, effort=effort, observers=question.observers,
-            observer=visits.observer if question.observers else visits.observer[:0], p=question.p,
+            observer=visits.observer if question.observers else visits.observer[:0], late=late, p=question.p,
             chunks=kernels.chunks_of(cells.nnz),
             mu=np.zeros(n), month_mean=_months(n, L, question.p, question.line), month_cov=np.zeros((n, L, question.p,
             question.p)),

@@ -223,7 +223,7 @@ def observer_sums(
 @compiled
 def row_offsets(first, last, chunks, fits, known, effort, kappa, observer, effects, offset):
     """Offset of every row, x' kappa + log exposure + h_o of equation predictor; ``known`` and ``observer`` may be empty."""
-    rows, K = effort.shape
+    rows, K = len(effort), kappa.shape[1]
     for task in range(first, last):
         i, c = task // chunks, task % chunks
         f = fits[i]

@@ -13,7 +13,6 @@ from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.hub.values import evolve
 from fedmiss.models.lowrank.families import FAMILIES
 from fedmiss.models.lowrank.settings import CountSettings
-from fedmiss.seasons import season_years
 
 SLIGHT = 1e-4  # root mean square of u_k v_k, in units of the link, below which a factor has been switched off
 START_CHAIN = np.array([0.5, 0.1, 0.1])  # presence at first, gained, lost; EM moves them
@@ -26,11 +25,9 @@ WILD = 1.8  # standard deviation of months' noise: one month would be twelve tim
 
 def known_line(panel: Panel, settings: CountSettings) -> F64:
     """The line x (L,) on which sites have slopes of their own; empty where they have none, or the years are too few."""
-    calendar = panel.calendar if settings.season and settings.slopes else None
-    if calendar is None:
+    if panel.calendar is None or not (settings.season and settings.slopes):
         return np.zeros(0)
-    month_of_year, year = calendar
-    year = season_years(year, month_of_year)
+    year = panel.years
     return np.zeros(0) if np.unique(year).size <= LEAST_YEARS else line_of(year)
 
 
@@ -127,7 +124,7 @@ def start_replicate(full: MonthState, weight: float, rng: np.random.Generator | 
         k=0,
         moves=np.full(3, np.inf),
         shift=np.zeros(full.p),
-        common=0.0,
+        common=np.zeros(2),
         refill=False,
         away=0,
     )

@@ -362,7 +362,7 @@ def summary(
     """
     nodes = np.array([state.inverse_size])
     sums = yield AskSummary(state, nodes, months, ahead)
-    done = evolve(state, shift=np.zeros(state.p), common=0.0, refill=False)
+    done = evolve(state, shift=np.zeros(state.p), common=np.zeros(2), refill=False)
     state = summarised(done, settings, sums["totals"], float(sums["dispersion"][0]))
     if settings.learning:  # an expected count is that of the mean visit, new observers' among them
         mean = np.array([-panel.observers[2], panel.observers[4]]) / panel.observers[0]

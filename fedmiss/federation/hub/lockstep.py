@@ -241,14 +241,15 @@ def _answered(
         p, f, K = request.state.p, request.state.free.size, request.state.kappa.size
         follows = request.state.features.k > 0
         q = (1 + request.state.slopes) * (request.state.features.k + 1)
+        e = K + 1 + request.settings.learning
         shapes = {
             "months": (n, panel.L, f + f * (f + 1) // 2),
             "sites": (n, 5 + 3 * p),
             "features": (n, q * (q + 3) // 2 * follows),
             "distances": (n, p * follows),
             "chain": (n, 8 if request.state.chain.size else 0),
-            "effort": (n, (K + 1) * (K + 2)),
-            "observers": (n, 4),
+            "effort": (n, e * (e + 1)),
+            "observers": (n, 7),
             "dispersion": (n, request.nodes.size),
         }
     elif isinstance(request, AskSummary):

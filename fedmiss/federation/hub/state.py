@@ -17,6 +17,7 @@ from fedmiss.federation.hub.values import evolve
 from fedmiss.federation.rules import CONTRIBUTORS
 from fedmiss.federation.triangle import free_columns
 from fedmiss.folders import ALL, VISITED
+from fedmiss.seasons import season_years, years_of
 
 
 @dataclass(slots=True, eq=False)
@@ -69,6 +70,14 @@ class Panel:
     species: str = ""
 
     @property
+    def years(self) -> I64:
+        """Year (L,) in which each month counts."""
+        if self.calendar is None:
+            return years_of(np.arange(self.L))
+        month_of_year, year = self.calendar
+        return season_years(year, month_of_year)
+
+    @property
     def rows(self) -> list[str]:
         """Names of the rows of totals."""
         return [ALL, *self.regions, *([VISITED] if self.frame else [])]
@@ -105,7 +114,7 @@ class MonthState:
     edf : effective number of parameters of sites and months
     features : coefficients of the sites' features
     shift : (p,)                 what the sites still have to subtract from their coefficients
-    common : what observers still have to subtract from their effects
+    common : (2,) what observers still have to subtract from their effects: a number, and one by how late their visits are
     slopes : whether every site has a slope on x of its own
     responses : number of sites' features that the months respond to: columns after the effect whose sites' half is known
     chain : (3,) probabilities that a site is occupied in the first year, gained and lost from one year to the next; (0,)
@@ -143,7 +152,7 @@ class MonthState:
     half: float = 0.0
     widest: float = np.inf
     told: F64 = field(default_factory=lambda: np.zeros(5))
-    common: float = 0.0
+    common: F64 = field(default_factory=lambda: np.zeros(2))
     slopes: bool = False
     responses: int = 0
     chain: F64 = field(default_factory=lambda: np.zeros(0))

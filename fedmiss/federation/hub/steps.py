@@ -97,7 +97,7 @@ def after_round(
     ----------
     state : of one fit, or of many (:func:`.state.stacked`); then sums and nodes have their leading axis
     sums : of ``messages.Months``: ``months`` (L, p (p + 3) / 2) of the free columns, ``sites`` (5 + 3 p,), ``effort``
-        ((K + 1) (K + 2),), ``observers`` (4,), ``dispersion`` (m,)
+        (e (e + 1),), ``observers`` (7,), ``dispersion`` (m,)
     nodes : (m,) values of 1 / size at which ``dispersion`` was computed
     """
     learn = turn.learn
@@ -163,7 +163,7 @@ def after_round(
     changed: dict[str, Any] = {
         "mu": state.mu + shift[..., 0] + level + pull, "T": T, "D": D, "prior": prior, "tau": tau, "features": features,
         "chain": chain, "weight": weight, "shift": shift, "squares": squares, "told": told,
-        "common": np.zeros(np.shape(k)),
+        "common": np.zeros_like(state.common),
         "edf": sites[..., 0] + edf_months + features.edf + 1.0, "k": k, "damping": damping,
         # replicates weigh visits again where their observers or effort have moved
         "refill": np.full(np.shape(k), (turn.observers or turn.effort) and not learn),
@@ -173,9 +173,9 @@ def after_round(
     if turn.settled or not learn:
         new = _prior_step(new, ahead, learn=learn)
     if turn.effort:
-        new = _effort_step(new, sums["effort"], panel, FAMILIES[settings.family])
+        new = _effort_step(state, new, sums["effort"], panel, settings)
     if turn.observers:
-        new = _common_step(new, sums["observers"])
+        new = _common_step(new, sums["observers"], learning=settings.learning)
     if turn.settled and learn:
         new = _paced(state, _visit_step(new, sums, nodes, settings, turn))
     # Months without a visit move no cell: they are watched by themselves, and so are effort's coefficients.
@@ -375,43 +375,72 @@ def _prior_step(state: MonthState, ahead: F64, *, learn: bool) -> MonthState:
     return evolve(state, prior=prior, T=T, noise=noise, series=tuple(series))
 
 
-def _effort_step(state: MonthState, sums: F64, panel: Panel, family: Family) -> MonthState:
-    """One damped Newton step of the effort coefficients; ``sums`` as in ``messages.Months.effort``.
+def _effort_step(
+    old: MonthState, state: MonthState, sums: F64, panel: Panel, settings: CountSettings
+) -> MonthState:
+    """One damped Newton step of the effort coefficients; ``sums`` as in ``messages.Months.effort``, at ``old``.
 
     Where no visit is near the standard one, a coefficient of effort and the level say nearly the same, and in turns would
-    creep: the level goes along, so that what the mean visit is expected to count stays.
+    creep: the level goes along, so that what the mean visit is expected to count stays. So does the months' line with how
+    late observers come.
     """
     kappa, mu, unit = state.kappa, state.mu, np.asarray(state.unit)
-    phi, q = np.asarray(state.phi), kappa.shape[-1] + 1
+    phi, q = np.asarray(state.phi), kappa.shape[-1] + 1 + settings.learning
     score, H = sums[..., :q], sums[..., q:].reshape(*sums.shape[:-1], q, q)
     # m = X'W1 / 1'W1, the mean effort; W the weights of the family.
     mean = H[..., :-1, -1] / np.maximum(H[..., -1, -1:], 1e-300)
-    sd = np.r_[np.full(panel.K, EFFORT_SD), LEARNING_SD][: q - 1]
+    sd = np.r_[np.full(panel.K, EFFORT_SD), LEARNING_SD, np.inf][: q - 1]  # the line's prior means go along
     # Priors N(0, sd^2) of the coefficients and N(origin, LEVEL_SD^2) of the level, times phi, as the sums are not over phi.
     weak, level = phi[..., None] / (sd * unit[..., None]) ** 2, phi / (LEVEL_SD * unit) ** 2
-    pull = score[..., :-1] - weak * kappa
+    pull = score[..., :-1].copy()
+    pull[..., : kappa.shape[-1]] -= weak[..., : kappa.shape[-1]] * kappa
     pull -= mean * (score[..., -1] + level * (state.origin - mu))[..., None]
     # IRLS along (step, -m step): (X'WX - m 1'WX + level mm' + weak) step = X'r - weak kappa - m (1'r + level (origin - mu)).
     A = H[..., :-1, :-1] - mean[..., :, None] * (
         H[..., -1:, :-1] - level[..., None, None] * mean[..., None, :]
     )
     A[..., np.arange(q - 1), np.arange(q - 1)] += weak
-    step = np.clip(np.linalg.solve(A, pull[..., None])[..., 0], -family.effort_cap, family.effort_cap)
-    return evolve(state, kappa=kappa + step, mu=mu - (mean * step).sum(axis=-1))
+    cap = FAMILIES[settings.family].effort_cap
+    if not settings.learning:
+        step = np.clip(np.linalg.solve(A, pull[..., None])[..., 0], -cap, cap)
+        return evolve(state, kappa=kappa + step, mu=mu - (mean * step).sum(axis=-1))
+    # The line is eliminated as the level was: its own step is the months', whose pull to their prior means is in balance
+    # with what visits say of it at the end.
+    x = panel.years - panel.years.mean()
+    pull[..., -1] -= phi * (x * (old.T - old.prior)[..., 0] / old.widths[..., 0]).sum(axis=-1)
+    along = A[..., :-1, -1] / np.maximum(A[..., -1, -1:], 1e-300)
+    A, pull = A[..., :-1, :-1] - along[..., None] * A[..., -1:, :-1], pull[..., :-1] - along * pull[..., -1:]
+    step = np.clip(np.linalg.solve(A, pull[..., None])[..., 0], -cap, cap)
+    line = -(along * step).sum(axis=-1)
+    T, prior = state.T.copy(), state.prior.copy()
+    for column in (T, prior):
+        column[..., 0] += line[..., None] * x
+    level = (mean * np.concatenate([step, line[..., None]], axis=-1)).sum(axis=-1)
+    return evolve(state, kappa=kappa + step, mu=mu - level, T=T, prior=prior)
 
 
-def _common_step(state: MonthState, sums: F64) -> MonthState:
-    """Move what observers have in common to the level; ``sums`` as in ``messages.Months.observers``.
+def _common_step(state: MonthState, sums: F64, *, learning: bool) -> MonthState:
+    """Move what observers have in common to the level, and to how late they come; ``sums``: ``messages.Months.observers``.
 
-    No count tells (mu + d, o - d) from (mu, o), only their priors do: in turns level and observers would creep along it.
+    No count tells (mu + d, o - d) from (mu, o), nor (kappa + e, o - e z) with z how late an observer's visits are: only
+    their priors do, and in turns they would creep along it.
     """
-    _, number, _, about = np.moveaxis(sums, -1, 0)
-    level = 1.0 / (LEVEL_SD * np.asarray(state.unit)) ** 2
-    # Newton's step, of a quadratic: the sum of ridge (o - d)^2 / 2 and level (mu + d - origin)^2 / 2.
-    common = (state.ridge * about + level * (state.origin - state.mu)) / (state.ridge * number + level)
-    due = (np.asarray(state.k) <= TOGETHER) | (np.abs(common) > APART * np.asarray(state.unit))
-    common = np.where(due & (number > 0), common, 0.0)
-    changed: dict[str, Any] = {"mu": state.mu + common, "common": common}
+    _, number, _, about, z_about, z, z_square = np.moveaxis(sums, -1, 0)
+    unit, kappa = np.asarray(state.unit), state.kappa
+    level, late = 1.0 / (LEVEL_SD * unit) ** 2, 1.0 / (LEARNING_SD[1] * unit) ** 2
+    # Newton's step, of a quadratic: the sum of ridge (o - d - e z)^2 / 2, level (mu + d - origin)^2 / 2 and
+    # late (kappa + e)^2 / 2.
+    pull = np.stack([state.ridge * about + level * (state.origin - state.mu), state.ridge * z_about], axis=-1)
+    if learning:
+        pull[..., 1] -= late * kappa[..., -1]
+    cross = state.ridge * z
+    A = np.stack([state.ridge * number + level, cross, cross, state.ridge * z_square + late], axis=-1)
+    common = np.linalg.solve(A.reshape(*A.shape[:-1], 2, 2), pull[..., None])[..., 0]
+    due = (np.asarray(state.k) <= TOGETHER) | (np.abs(common[..., 0]) > APART * unit)
+    common = np.where((due & (number > 0))[..., None], common, 0.0)
+    changed: dict[str, Any] = {"mu": state.mu + common[..., 0], "common": common}
+    if learning:
+        changed["kappa"] = np.concatenate([kappa[..., :-1], kappa[..., -1:] + common[..., 1:]], axis=-1)
     return evolve(state, **changed)
 
 
@@ -421,8 +450,9 @@ def _visit_step(state: MonthState, sums: Sums, nodes: F64, settings: CountSettin
     K = state.kappa.shape[-1]
     ridge, used = np.asarray(state.ridge), state.edf_observers
     if turn.observers:
-        squares, number, used, about = np.moveaxis(sums["observers"], -1, 0)
-        squares = squares + number * state.common**2 - 2.0 * state.common * about  # once it is subtracted
+        squares, number, used, about, z_about, z, z_square = np.moveaxis(sums["observers"], -1, 0)
+        d, e = np.moveaxis(state.common, -1, 0)  # of o - d - e z
+        squares = squares + number * d**2 + z_square * e**2 + 2.0 * (d * e * z - d * about - e * z_about)
         # MacKay's fixed point, var sum (1 - C / var) = sum o^2: that of EM, in a third of its rounds where observers are
         # alike. The half-normal prior of the standard deviation adds var^2 / scale^2 on the left, against flocks.
         # ``squares`` holds o^2 + C of every observer; (number - used) / ridge is the sum of C.

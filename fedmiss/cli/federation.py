@@ -194,8 +194,8 @@ def status(
     """Show how a study stands, and who is missing."""
     from fedmiss.errors import ConfigError, FedmissError, InputError
     from fedmiss.federation.journal import Journal
+    from fedmiss.network.hold import on_hold
     from fedmiss.network.kits import open_kit
-    from fedmiss.network.outbox import on_hold
     from fedmiss.network.status import status as status_of
     from fedmiss.network.study import read_study
 
@@ -247,9 +247,9 @@ def outbox(
     """Show every question and answer, before masks, in words and numbers; or the message on hold."""
     if release:
         refuse_typed(context, ("first", "last"), "--release shows the message on hold only")
+    from fedmiss.network.hold import release as let_go
     from fedmiss.network.kits import open_kit
     from fedmiss.network.outbox import outbox as read
-    from fedmiss.network.outbox import release as let_go
 
     mine = open_kit(kit)
     if release:

@@ -19,7 +19,6 @@ import pandas as pd
 
 from fedmiss.arrays import F64, I64
 from fedmiss.community.settings import CommunitySettings
-from fedmiss.errors import ConfigError
 from fedmiss.etl.community import Lists
 from fedmiss.federation.group.features import expanded
 from fedmiss.federation.group.visits import Visits, effort_columns
@@ -231,20 +230,6 @@ def fit_community(
     return fit_by(federation, cells, settings or CommunitySettings(), known, watch)
 
 
-def check_rank(settings: CommunitySettings, S: int) -> int:
-    """The most axes that ``S`` species can bear.
-
-    Raises ConfigError: more are asked for.
-    """
-    most = (S - 1) // 2
-    if settings.rank != "auto" and settings.rank > most:
-        raise ConfigError(
-            f"rank {settings.rank} needs {2 * settings.rank + 1} species or more; there are {S} (at most rank "
-            f"{most}). Lower --rank or --min-sites."
-        )
-    return most
-
-
 def plain_model(settings: CommunitySettings) -> CountSettings:
     """The count model of species without axes."""
     family = {"counts": "poisson", "presence": "bernoulli"}[settings.model]
@@ -269,7 +254,7 @@ def fit_by(
     ------
     ConfigError    more axes than so few species can bear, two responses of one name
     """
-    tell, most = watch or (lambda text: None), check_rank(settings, cells.S)
+    tell, most = watch or (lambda text: None), settings.most_axes(cells.S)
     plain = plain_model(settings)
     refuse_doubled(federation.hub.covariates)
     tell("rank 0")

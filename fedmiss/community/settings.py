@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from fedmiss.errors import ConfigError
 from fedmiss.models.lowrank.structure import effort_words
 from fedmiss.settings import Settings, setting
 
@@ -51,3 +52,16 @@ class CommunitySettings(Settings):
     def __post_init__(self) -> None:
         Settings.__post_init__(self)
         effort_words(self.effort)
+
+    def most_axes(self, S: int) -> int:
+        """Return the most axes that ``S`` species can bear.
+
+        Raises ConfigError: more are asked for.
+        """
+        most = (S - 1) // 2
+        if self.rank != "auto" and self.rank > most:
+            raise ConfigError(
+                f"rank {self.rank} needs {2 * self.rank + 1} species or more; there are {S} (at most rank "
+                f"{most}). Lower --rank or --min-sites."
+            )
+        return most

@@ -19,7 +19,6 @@ from fedmiss.community.model import (
     Community,
     Effort,
     cells_of,
-    check_rank,
     effort_by,
     effort_plan,
     effort_visits,
@@ -144,7 +143,7 @@ def run_community(seat: CommunitySeat, terms: Terms) -> JointCommunity:
     whole = read_lists(seat.records, species=terms.species)
     behind, left_out = _species(seat, terms, whole)
     names = tuple(name for name, sites in zip(terms.species, behind, strict=True) if sites)
-    check_rank(settings, len(names))
+    settings.most_axes(len(names))
     # Read again without the species that may not be told of: they are in no sum of what follows.
     lists = read_lists(seat.records, species=names)
     effort = _effort(seat, terms, lists)

@@ -13,10 +13,11 @@ from fedmiss.errors import ConfigError, EngineError, InputError, listed
 from fedmiss.federation.circle import frame_label
 from fedmiss.network.engine import engine_of, need
 from fedmiss.network.folder import Folder, check_folder, place_of
+from fedmiss.network.hold import on_hold
 from fedmiss.network.kits import Kit, sleeper
 from fedmiss.network.member import party_of, start, take_part
 from fedmiss.network.method import function_of
-from fedmiss.network.outbox import REFUSALS, holder, on_hold
+from fedmiss.network.outbox import REFUSALS, holder
 from fedmiss.network.preflight import check_certificate, check_connection, check_version
 from fedmiss.network.processes import (
     QUICK,

@@ -32,6 +32,7 @@ from fedmiss.federation.member import Look, Member
 from fedmiss.files import SECRET, hash_file
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.network.community import seat_of, write_community
+from fedmiss.network.hold import HELD
 from fedmiss.network.kits import Kit, kept_list
 from fedmiss.network.method import installed, run_method
 from fedmiss.network.result import write_preview, write_result
@@ -40,7 +41,6 @@ from fedmiss.owner import DROPPINGS, remove_state
 from fedmiss.pipeline.panels import PanelFolder, open_panel
 
 BEGUN = "begun.json"  # jobs that were answered here, also those whose journals are gone
-HELD = "held.txt"  # the message on hold, in words and numbers
 ROUNDS = 3  # that each give as many equations of the birds of sites as there are months (``tests/attacks/test_counts.py``)
 DATA = "data.json"  # where the panel lies, for the process that the engine starts
 

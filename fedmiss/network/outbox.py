@@ -8,23 +8,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedmiss.atomic import atomic_file
-from fedmiss.errors import ConfigError, FedmissError, InputError
+from fedmiss.errors import ConfigError, FedmissError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.circle import Entry, entries
 from fedmiss.federation.ledger import Ledger
 from fedmiss.federation.member import Member
 from fedmiss.federation.words import told
+from fedmiss.network.hold import HELD, on_hold, releases
 from fedmiss.network.kits import Kit
-from fedmiss.network.member import HELD, again_with, opened_journal, replay
+from fedmiss.network.member import again_with, opened_journal, replay
 from fedmiss.owner import remove_state
 from fedmiss.system import open_own
 
 REFUSALS = "stops.txt"  # why the job stopped
-
-
-def _releases(kit: Kit) -> str:
-    """What the files of releases begin with: of one job, so that none lets a message of another one go."""
-    return f"released-{kit.job.hex()[:16]}-"
 
 
 def holder(
@@ -34,7 +30,7 @@ def holder(
 
     def look(exchange: int, questions: list[msg.Message], answers: list[msg.Answer]) -> None:
         # The file of the release is named by job and exchange: a release of one message lets no other go.
-        go = kit.private / f"{_releases(kit)}{exchange}"
+        go = kit.private / f"{releases(kit)}{exchange}"
         if go.exists():
             return
         lines = [f"exchange {exchange} of job {kit.job.hex()[:16]}", *_conversation(questions, answers)]
@@ -77,37 +73,6 @@ def note_refusal(kit: Kit, error: Exception) -> str:
     ) as log:
         log.write(line + "\n")
     return line
-
-
-def _held(kit: Kit) -> tuple[str, str]:
-    """The file that releases the message on hold, and that message in words; both blank where none of this job is held."""
-    try:
-        held = (kit.private / HELD).read_text(encoding="utf-8")
-    except FileNotFoundError:  # the process that holds it may remove it at any moment
-        held = ""
-    # The file of the release stands in the first line: what is released is what is shown, and of this job.
-    go, _, text = held.partition("\n")
-    return (go, text) if go.startswith(_releases(kit)) else ("", "")
-
-
-def on_hold(kit: Kit) -> str:
-    """Say which message waits for its release, where it can be read, and what sends it; blank where none does."""
-    go, _ = _held(kit)
-    if not go or (kit.private / go).exists():
-        return ""
-    return (
-        f"{kit.name}: exchange {go.removeprefix(_releases(kit))} is on hold. Read it in {kit.private / HELD}; "
-        f"`fedmiss federation outbox {kit.folder} PANEL --release` sends it."
-    )
-
-
-def release(kit: Kit) -> str:
-    """Release the held message; return its text."""
-    go, text = _held(kit)
-    if not go:
-        raise InputError(f"{kit.name!r} holds no message now. `join --look` holds them.")
-    (kit.private / go).touch()
-    return text
 
 
 def outbox(kit: Kit, data: Path, *, first: int = 0, last: int | None = None) -> list[str]:

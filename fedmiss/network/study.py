@@ -9,26 +9,24 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedmiss.atomic import read_object, write_json
-from fedmiss.community.model import check_rank
 from fedmiss.community.settings import CommunitySettings
-from fedmiss.community.study import Terms
 from fedmiss.errors import ConfigError, InputError, fold, listed
-from fedmiss.etl.community import read_lists
 from fedmiss.federation.attendance import Absence, cohorts_of
-from fedmiss.federation.hub.agree import DataSpec
-from fedmiss.federation.hub.job import JobSpec
-from fedmiss.federation.hub.onward import read_before
 from fedmiss.federation.masks import FEWEST
 from fedmiss.models.lowrank.structure import TOLD, UNTOLD, effort_words
 from fedmiss.parsing import parse_toml
-from fedmiss.pipeline.plans import base_settings, candidates
 from fedmiss.pipeline.settings import MODELS, FastSettings, FitSettings, named_features
 from fedmiss.settings import convert, from_table, unknown
+
+# What computes is imported where a job is made of the study: most commands only read it.
+if TYPE_CHECKING:
+    from fedmiss.community.study import Terms
+    from fedmiss.federation.hub.job import JobSpec
 
 ENGINES = ("folder", "nvflare")
 _FUNCTION = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*")
@@ -206,6 +204,8 @@ class Study:
             raise ConfigError(
                 "only a study about one species can go on from an earlier job; leave before out."
             )
+        from fedmiss.federation.hub.onward import read_before
+
         read_before(self.before.get("models"), f"study {self.name}, before")
         if set(self.before) != {"job", "revision", "models"}:
             raise ConfigError(
@@ -271,7 +271,7 @@ class Study:
         twice = sorted({n for n, key in zip(names, keys, strict=True) if keys.count(key) > 1})
         if twice:
             raise ConfigError(f"[community] lists {listed(twice, 4)} twice; name each species once.")
-        check_rank(self.of_community, len(names))
+        self.of_community.most_axes(len(names))
 
     @property
     def of_community(self) -> CommunitySettings:
@@ -281,6 +281,8 @@ class Study:
 
     def terms(self, job: bytes) -> Terms:
         """What all organisations compute of a community."""
+        from fedmiss.community.study import Terms
+
         return Terms(
             self.of_community, tuple(self.community["species"]), self.minimum, self.share, self.contributors, self.masks,
             job, self.settings(),
@@ -320,6 +322,11 @@ class Study:
 
     def order(self) -> JobSpec:
         """What all organisations compute."""
+        from fedmiss.federation.hub.agree import DataSpec
+        from fedmiss.federation.hub.job import JobSpec
+        from fedmiss.federation.hub.onward import read_before
+        from fedmiss.pipeline.plans import base_settings, candidates
+
         self.check_told()
         s = self.fit
         stamps = None
@@ -395,6 +402,8 @@ def read_study_toml(path: Path) -> Study:
             raise ConfigError(f"{path}: [{name}] is empty; write its settings below it, or leave it out.")
     named = raw.get("community", {})
     if isinstance(named, dict) and isinstance(named.get("species"), str):
+        from fedmiss.etl.community import read_lists
+
         records = path.parent / named["species"]
         lists = read_lists(records, counted=named.get("model", "counts") == "counts")
         raw = raw | {"community": named | {"species": sorted(lists.species)}}

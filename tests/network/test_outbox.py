@@ -14,9 +14,10 @@ from fedmiss.errors import EngineError, InputError
 from fedmiss.federation.gather import Board
 from fedmiss.network import join
 from fedmiss.network.demo import CLUBS
+from fedmiss.network.hold import HELD, on_hold, release
 from fedmiss.network.kits import open_kit
 from fedmiss.network.member import replay, take_part
-from fedmiss.network.outbox import HELD, holder, ledger_of, on_hold, outbox, release
+from fedmiss.network.outbox import holder, ledger_of, outbox
 from fedmiss.network.proposer import new_revision
 from fedmiss.network.status import status
 from tests.cli.terminal import fedmiss

@@ -155,7 +155,7 @@ def test_a_revision_that_was_killed_is_made_again(folder, tmp_path, monkeypatch)
         write_json(at / "study.json", read_json(at / "study.json") | {"months": ["1999-01", "2003-12"]})
     mine = open_kit(folder / "kits" / "north")
     write_json(mine.onward, {"job": "first", "revision": 1, "models": []})
-    monkeypatch.setattr("fedmiss.network.study.read_before", lambda *_: ())
+    monkeypatch.setattr("fedmiss.federation.hub.onward.read_before", lambda *_: ())
     genuine, left = atomic.atomic_file, [0]
 
     def killed(path, **more):

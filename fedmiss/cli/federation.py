@@ -249,12 +249,13 @@ def outbox(
         refuse_typed(context, ("first", "last"), "--release shows the message on hold only")
     from fedmiss.network.hold import release as let_go
     from fedmiss.network.kits import open_kit
-    from fedmiss.network.outbox import outbox as read
 
     mine = open_kit(kit)
     if release:
         typer.echo(let_go(mine))
         return
+    from fedmiss.network.outbox import outbox as read
+
     for line in read(mine, data, first=first, last=last):
         typer.echo(line)
 

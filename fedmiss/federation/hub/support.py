@@ -68,7 +68,7 @@ def release_jointly(
     for place, who in ((2, "observers who are new"), (3, "observers, who can be told from the site,")):
         if sums["effort"][place - 4, 0] and not effort[place]:
             notes.append(
-                f"effects of {who} are not used: they are at {few}{', or too few' if place == 3 else ''}."
+                f"effects of {who} are not used: they are at {few}, or too few{', or of few habits' if place == 2 else ''}."
             )
     out = before - _held(done)
     if out:

@@ -167,8 +167,8 @@ class SupportSums(Answer):
     )
     effort: np.ndarray = _f(
         "the same of sites with a visit that stands out: by each column of effort, beside month and columns before it, "
-        "by an observer who is new, by one who can be told from the site (or such observers, if fewer; or kinds of "
-        "effort and lateness, of the first)",
+        "by an observer who is new, by one who can be told from the site (or such observers, if fewer); but for the "
+        "last times kinds of visits over products of columns, if fewer",
         "(E, 3)",
         bits=20,
     )

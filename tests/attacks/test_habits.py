@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from fedmiss.errors import ConfigError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group import agreement
+from fedmiss.federation.group.visits import effort_columns
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
-from tests.federation.network import Tapped, tapped
+from tests.federation.network import Tapped, clubs_of, tapped
+from tests.federation.owners import dealt
 from tests.models.panels import calendar
 
 J, L = 60, 48
 LEAST = 5
 DIGITS = 2.0**30  # of the field under masks
 MINUTES = np.arange(5, 125, 5)
+GRID = np.stack(np.meshgrid(MINUTES, np.arange(0.5, 10.5, 0.5), np.arange(1, 7)), axis=-1).reshape(-1, 3)
 
 
 def job_of(observers: int, folder) -> tuple[Tapped, np.ndarray, np.ndarray]:
@@ -48,31 +53,72 @@ def job_of(observers: int, folder) -> tuple[Tapped, np.ndarray, np.ndarray]:
     return tap, habits, np.column_stack([other, rng.uniform(-2, 2, 200)])
 
 
-def lacking(tap: Tapped, habits: np.ndarray) -> float:
-    """Share of the products (n, 3) of habits with each other and a constant that is outside what the others' sums span."""
-    e, at = 6, [0, 1, 3, 5]  # columns: two terms, what is lacking, how late, the year, and a constant
-    sums = [
-        np.rint(a[1].effort * DIGITS) + np.rint(a[2].effort * DIGITS)
-        for q, a in tap.of(msg.Solve)
-        if q.effort
-    ]
-    H = (np.concatenate(sums)[:, e:] / DIGITS).reshape(-1, e, e)[:, at][:, :, at]
-    pairs = np.triu_indices(len(at))
+def lacking(H: np.ndarray, habits: np.ndarray) -> np.ndarray:
+    """Share (n,) of each one's products (n, k) of columns and a constant that is outside what the sums H span."""
+    pairs = np.triu_indices(H.shape[1])
     spans = H[:, *pairs] / H[:, -1:, -1]
     _, size, rows = np.linalg.svd(spans, full_matrices=False)
     rows = rows[size > 1e-7 * size[0]]
     columns = np.column_stack([habits, np.ones(len(habits))])
     products = columns[:, pairs[0]] * columns[:, pairs[1]]
     products /= np.linalg.norm(products, axis=1, keepdims=True)
-    return float(np.median(((products - products @ rows.T @ rows) ** 2).sum(axis=1)))
+    return ((products - products @ rows.T @ rows) ** 2).sum(axis=1)
+
+
+def curvatures(tap: Tapped, e: int) -> np.ndarray:
+    """The others' sums (n, e, e) of products of effort's columns and a constant in all rounds, to the digits of masks."""
+    sums = [
+        np.rint(a[1].effort * DIGITS) + np.rint(a[2].effort * DIGITS)
+        for q, a in tap.of(msg.Solve)
+        if q.effort
+    ]
+    return (np.concatenate(sums)[:, e:] / DIGITS).reshape(-1, e, e)
 
 
 def test_habits_and_mean_years_of_few_observers_would_be_told(tmp_path, monkeypatch):
     """Two terms, how late and a constant have ten products; the others have eight observers, or twelve."""
+
+    def ratio(observers: int, folder) -> float:
+        tap, habits, others = job_of(observers, folder)
+        H = curvatures(tap, 6)[:, [0, 1, 3, 5]][:, :, [0, 1, 3, 5]]  # not what they lack, nor the year
+        return float(np.median(lacking(H, others)) / np.median(lacking(H, habits)))
+
     with pytest.raises(ConfigError, match="observers who are new"):
         job_of(4, tmp_path / "rule")
-    tap, habits, others = job_of(6, tmp_path / "more")
-    assert lacking(tap, habits) > 0.01 * lacking(tap, others)
-    monkeypatch.setattr(agreement, "_habits", lambda used, live: 1.0)
-    tap, habits, others = job_of(4, tmp_path / "none")
-    assert lacking(tap, others) > 1e6 * lacking(tap, habits)
+    assert ratio(6, tmp_path / "more") < 100
+    monkeypatch.setattr(agreement, "_kinds", lambda columns: 9.0)
+    assert ratio(4, tmp_path / "none") > 1e6
+
+
+def with_terms(observers: int, folder) -> tuple[msg.Axes, np.ndarray, np.ndarray]:
+    """The axes agreed on where each of so many observers of an organisation goes as long, far, with as many.
+
+    And minutes, km and people of a grid that are in what the others' sums span, and those of the others' observers.
+    """
+    rng = np.random.default_rng(4)
+    site, month = np.nonzero(rng.random((36, 24)) < 0.7)
+    who = site // 3 % observers
+    each = rng.permutation(len(GRID))[: 3 * observers]
+    x = GRID[each[who + observers * (site % 3)]]  # minutes, km, people
+    y = rng.poisson(np.exp(1 + 0.5 * rng.normal(size=36)[site] + 0.3 * np.log(x[:, 0] / 60.0))).astype(float)
+    clubs = clubs_of(dealt((36, 24), site, month, y, observer=who), folder)
+    for k, club in enumerate(clubs.values()):
+        club.visits = replace(club.visits, effort=x[site % 3 == k], given=False)
+    tap, _, _ = tapped(clubs, folder, [CountSettings(rank=0)], least=LEAST, bootstrap=20)
+    axes = [q for q in tap.asked if isinstance(q, msg.Axes)][-1]
+    K = len(axes.terms)
+    grid = effort_columns(GRID, axes.terms, ())
+    outside = lacking(curvatures(tap, K + 1), grid)
+    return axes, GRID[outside < 1e-10], GRID[each[observers:]]
+
+
+def test_minutes_and_km_of_few_observers_would_be_told(tmp_path, monkeypatch):
+    """Three terms and a constant have ten products; the others have eight observers, or ten."""
+    assert with_terms(4, tmp_path / "rule")[0].terms == ("duration", "distance")
+    axes, found, _ = with_terms(5, tmp_path / "more")
+    assert axes.terms == ("duration", "distance", "observers")
+    assert len(found) == len(GRID)
+    monkeypatch.setattr(agreement, "_kinds", lambda columns: 9.0)
+    axes, found, true = with_terms(4, tmp_path / "none")
+    assert axes.terms == ("duration", "distance", "observers")
+    assert sorted(found.tolist()) == sorted(true.tolist())

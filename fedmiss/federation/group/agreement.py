@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.sparse import csr_array
 
-from fedmiss.arrays import I32, I64, Bool, distinct, pairs
+from fedmiss.arrays import F64, I32, I64, Bool, distinct, pairs
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group.apart import SAMPLE, set_apart
@@ -176,7 +176,12 @@ def support(program: GroupProgram, question: msg.Support) -> msg.SupportSums:
         for who in (-2, -1):
             observers = 0 if program.finds else distinct(used.observer[live][stands[:, who]]).size
             effort[who, 0] = min(effort[who, 0], observers)
-        effort[-2, 0] = min(effort[-2, 0], np.floor(max(program.minimum, 1) * _habits(used, live)))
+        columns = np.column_stack([used.effort, used.experience[:, 1]])[live]
+        upto = (
+            columns.shape[1] - np.arange(len(effort) - 1)[::-1]
+        )  # columns before each, and it; the last are of new ones
+        kinds = np.array([_kinds(columns[:, :k]) for k in upto])
+        effort[:-1, 0] = np.minimum(effort[:-1, 0], max(program.minimum, 1) * kinds)
     effort[:, 1] = effort[:, 0] > 0
     if question.visits.size:
         left, made = question.sites - sites, question.visits - visits
@@ -202,8 +207,8 @@ def support(program: GroupProgram, question: msg.Support) -> msg.SupportSums:
         own = effort[:, 0]
         effort[:, 2] = (own > question.share * question.effort) | ((own > 0) & (own < program.own_sites))
         if len(effort):
-            others_there = question.effort[-2:] - own[-2:]
-            effort[-2:, 2] = np.maximum(effort[-2:, 2], (0 < others_there) & (others_there < program.minimum))
+            others_there = question.effort - own
+            effort[:, 2] = np.maximum(effort[:, 2], (0 < others_there) & (others_there < program.minimum))
     return msg.SupportSums(visits, sites, groups, over, regions, few, effort)
 
 
@@ -241,16 +246,16 @@ def _stands_out(program: GroupProgram, used: IncludedVisits, live: Bool) -> Bool
     )
 
 
-def _habits(used: IncludedVisits, live: Bool) -> float:
-    """How many kinds of visits there are for each product of a constant, effort, and how late the observer comes.
+def _kinds(columns: F64) -> float:
+    """How many kinds of visits there are for each product of a constant and columns of effort, or of observers' mean years.
 
     Rounds tell sums of these products with new weights each time. Where each observer's effort is always the same, what they
     span holds few but the observers' own, as of features of sites (``tests/attacks/test_habits.py``).
     """
-    columns = np.column_stack([used.effort, used.experience[:, 1]])[live]
     some = columns[:: max(1, len(columns) // SAMPLE)]
     q = some.shape[1] + 1
-    return len(np.unique(some, axis=0)) / (q * (q + 1) / 2)
+    lines = sum(np.unique(column).size < 3 for column in some.T)  # whose squares lie on a line with them
+    return len(np.unique(some, axis=0)) / max(q * (q + 1) / 2 - lines, 1.0)
 
 
 def outcome(program: GroupProgram, question: msg.Outcome) -> msg.Done:

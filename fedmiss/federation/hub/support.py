@@ -57,8 +57,8 @@ def release_jointly(
     few = f"fewer than {axes.minimum} sites or {contributors} groups, or too many sites of one"
     if lost_terms := [term for term in wanted.terms if term not in axes.terms]:
         notes.append(
-            f"effort is left out where its values differ at {few}, beside what the month and other terms tell: "
-            f"{listed(lost_terms, 3)}."
+            f"effort is left out where its values differ at {few}, beside what the month and other terms tell, or are of "
+            f"few habits: {listed(lost_terms, 3)}."
         )
     if filled := [term for term in wanted.blanks if term in axes.terms and term not in axes.blanks]:
         notes.append(

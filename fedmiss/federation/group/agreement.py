@@ -255,7 +255,7 @@ def _kinds(columns: F64) -> float:
     some = columns[:: max(1, len(columns) // SAMPLE)]
     q = some.shape[1] + 1
     lines = sum(np.unique(column).size < 3 for column in some.T)  # whose squares lie on a line with them
-    return len(np.unique(some, axis=0)) / max(q * (q + 1) / 2 - lines, 1.0)
+    return len(np.unique(some, axis=0)) / float(max(q * (q + 1) / 2 - lines, 1.0))
 
 
 def outcome(program: GroupProgram, question: msg.Outcome) -> msg.Done:

@@ -192,7 +192,7 @@ class Months(Answer):
     )
     observers: np.ndarray = _f(
         "sum over observers of squared effects, number, effective number, effects about their prior means; the last "
-        "by how late their visits are, that by itself, and its square",
+        "by how late their visits are, that by itself, and its square (in a study whole years, and of no fold alone)",
         "(n, 7)",
         bits=32,
     )

@@ -110,7 +110,8 @@ class Done(Answer):
     )
     observers: np.ndarray = _f(
         "sum over observers of their visits, and of the squares (effective number of observers); experience that "
-        "is lacking, over visits; visits that can tell an observer from a site; over these, how late their observers come",
+        "is lacking, over visits; visits that can tell an observer from a site (in a study all or none); over these, how "
+        "late their observers come; the third and the last rounded there to a 32nd of the visits",
         "(5,)",
         "visits",
         bits=10,
@@ -166,7 +167,8 @@ class SupportSums(Answer):
     )
     effort: np.ndarray = _f(
         "the same of sites with a visit that stands out: by each column of effort, beside month and columns before it, "
-        "by an observer who is new, by one who can be told from the site (or such observers, if fewer)",
+        "by an observer who is new, by one who can be told from the site (or such observers, if fewer); but for the "
+        "last times kinds of visits over products of columns, if fewer",
         "(E, 3)",
         bits=20,
     )

@@ -34,7 +34,9 @@ def job_of(observers: tuple[int, int, int], folder, least: int) -> tuple[Tapped,
 def test_two_observers_of_the_others_would_be_told(tmp_path):
     tap, programs = job_of((6, 1, 1), tmp_path, 2)
     q, answers = [(q, a) for q, a in tap.of(msg.Solve) if a[0].observers.any()][-1]
-    squares, number, known, effects = sum(np.rint(a.observers[0] * 2.0**32) for a in answers[1:]) * 2.0**-32
+    squares, number, known, effects, *_ = (
+        sum(np.rint(a.observers[0] * 2.0**32) for a in answers[1:]) * 2.0**-32
+    )
     squares -= (number - known) / q.ridge[0]  # their variances
     apart = np.sqrt(max(2.0 * squares - effects**2, 0.0))
     found = [(effects - apart) / 2.0, (effects + apart) / 2.0]

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.sparse import csr_array
 
-from fedmiss.arrays import I32, I64, Bool, distinct, pairs
+from fedmiss.arrays import F64, I32, I64, Bool, distinct, pairs
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation import messages as msg
-from fedmiss.federation.group.apart import set_apart
+from fedmiss.federation.group.apart import SAMPLE, set_apart
 from fedmiss.federation.group.features import count_visits, covariate_sums, features, magnitudes
 from fedmiss.federation.group.totals import regions_of
 from fedmiss.federation.group.visits import (
@@ -173,8 +173,15 @@ def support(program: GroupProgram, question: msg.Support) -> msg.SupportSums:
     effort = np.zeros((stands.shape[1], 3))
     effort[:, 0] = [distinct(site[there]).size for there in stands.T]
     if len(effort):  # sums over observers, not sites: of two their effects followed; a community has none
-        observers = 0 if program.finds else distinct(used.observer[live][stands[:, -1]]).size
-        effort[-1, 0] = min(effort[-1, 0], observers)
+        for who in (-2, -1):
+            observers = 0 if program.finds else distinct(used.observer[live][stands[:, who]]).size
+            effort[who, 0] = min(effort[who, 0], observers)
+        columns = np.column_stack([used.effort, used.experience[:, 1]])[live]
+        upto = (
+            columns.shape[1] - np.arange(len(effort) - 1)[::-1]
+        )  # columns before each, and it; the last are of new ones
+        kinds = np.array([_kinds(columns[:, :k]) for k in upto])
+        effort[:-1, 0] = np.minimum(effort[:-1, 0], max(program.minimum, 1) * kinds)
     effort[:, 1] = effort[:, 0] > 0
     if question.visits.size:
         left, made = question.sites - sites, question.visits - visits
@@ -200,7 +207,8 @@ def support(program: GroupProgram, question: msg.Support) -> msg.SupportSums:
         own = effort[:, 0]
         effort[:, 2] = (own > question.share * question.effort) | ((own > 0) & (own < program.own_sites))
         if len(effort):
-            effort[-1, 2] = max(effort[-1, 2], 0 < question.effort[-1] - own[-1] < program.minimum)
+            others_there = question.effort - own
+            effort[:, 2] = np.maximum(effort[:, 2], (0 < others_there) & (others_there < program.minimum))
     return msg.SupportSums(visits, sites, groups, over, regions, few, effort)
 
 
@@ -236,6 +244,18 @@ def _stands_out(program: GroupProgram, used: IncludedVisits, live: Bool) -> Bool
     return np.column_stack(
         [set_apart(effort, used.month[live]), used.experience[live, 0] < 0, used.apart[live] & told]
     )
+
+
+def _kinds(columns: F64) -> float:
+    """How many kinds of visits there are for each product of a constant and columns of effort, or of observers' mean years.
+
+    Rounds tell sums of these products with new weights each time. Where each observer's effort is always the same, what they
+    span holds few but the observers' own, as of features of sites (``tests/attacks/test_habits.py``).
+    """
+    some = columns[:: max(1, len(columns) // SAMPLE)]
+    q = some.shape[1] + 1
+    lines = sum(np.unique(column).size < 3 for column in some.T)  # whose squares lie on a line with them
+    return len(np.unique(some, axis=0)) / float(max(q * (q + 1) / 2 - lines, 1.0))
 
 
 def outcome(program: GroupProgram, question: msg.Outcome) -> msg.Done:

@@ -34,6 +34,7 @@ NO_BIRD = -50.0  # log effect of a site at which no bird was counted: it has non
 _CHECKED: list[tuple[Any, tuple[int, ...]] | None] = [None]  # the last question that was found right
 
 COARSE = 0.25  # unit of the sums of effort by month: drift of effort over years is all that is said of them
+YEARS = 1.0  # unit of the sums of how late observers' visits are, and of its squares: they lead steps, not where these end
 STEPS = 20  # of sites, to come to their end for given months
 
 
@@ -189,7 +190,7 @@ def solve(program: GroupProgram, batch: Batch, question: msg.Solve) -> msg.Month
             evidence = _evidence(batch, fits)
             _site_steps(batch, fits, p)
             if batch.observers:
-                _observer_steps(batch, fits)
+                _observer_steps(program, batch, fits)
             for f, seen in zip(fits.tolist(), evidence, strict=False):
                 _presence_step(program, batch, f, seen)
             batch.set_offsets(fits)
@@ -201,7 +202,7 @@ def solve(program: GroupProgram, batch: Batch, question: msg.Solve) -> msg.Month
     watched = np.zeros((n, 7))
     if question.observers and batch.observers:
         # A custodian's least number holds for observers as well: sums over fewer are answered with zeros.
-        watched = _observer_steps(batch, fits) * (batch.effects.shape[1] >= program.axis.minimum)
+        watched = _observer_steps(program, batch, fits) * (batch.effects.shape[1] >= program.axis.minimum)
         batch.set_offsets(fits)
     chain = np.zeros((n, 8 if batch.presence is not None else 0))
     for i, seen in enumerate(evidence):
@@ -275,7 +276,7 @@ def _effort_sums(batch: Batch, fits: I64, q: int) -> F64:
     return np.hstack([sums[:, :q], from_triangle(sums[:, q:], q).reshape(n, q * q)])
 
 
-def _observer_steps(batch: Batch, fits: I64) -> F64:
+def _observer_steps(program: GroupProgram, batch: Batch, fits: I64) -> F64:
     """One damped Newton step of every observer effect; sums (n, 7) over them as in ``messages.Months.observers``."""
     rows = batch.rows
     sums = np.zeros((fits.size, 3, batch.effects.shape[1]))
@@ -299,12 +300,30 @@ def _observer_steps(batch: Batch, fits: I64) -> F64:
         var = batch.effect_var[fits] + share * (spread - batch.effect_var[fits])
         batch.effect_var[fits] = np.where(batch.leaning[fits].any(axis=1, keepdims=True), 0.0, var)
     about = np.where(active, effects - batch.leaning[fits], 0.0)
-    late = np.where(active, batch.late, 0.0)
+    # Between organisations those whom a fold leaves out count too, as people of whom nothing is known: else its sums would
+    # tell how late one is who came to a single block.
+    told = active | program.observing if program.jointly else active
+    late = np.where(told, batch.late, 0.0)
     each = (
-        effects**2 + np.where(active, spread, 0.0), active, np.where(active, known, 0.0), about,
+        effects**2 + np.where(told, spread, 0.0), told, np.where(active, known, 0.0), about,
         late * about, late, late**2,
     )  # fmt: skip
-    return np.stack([x.sum(axis=1) for x in each], axis=1)
+    sums = np.stack([x.sum(axis=1) for x in each], axis=1)
+    if program.jointly and batch.late.any():
+        sums[:, 5:] = _in_years(program, sums[:, 1:2], sums[:, 5:])
+    return sums
+
+
+def _in_years(program: GroupProgram, number: F64, sums: F64) -> F64:
+    """Sums (n, 2) of how late ``number`` (n, 1) observers come, and of the squares, in whole years.
+
+    Exact ones of few observers tell how late each comes (``tests/attacks/test_late.py``). The first goes up or down by
+    chance, the same in every fit; the second up, so that steps of what observers have in common are no longer than before.
+    """
+    by_chance = secret_rng(program.secret, program.name, "how late observers come").random()
+    first = np.floor(sums[:, :1] / YEARS + by_chance) * YEARS
+    second = np.maximum(sums[:, 1:], first**2 / np.maximum(number, 1.0))
+    return np.hstack([first, (np.ceil(second / YEARS) + 1.0) * YEARS])
 
 
 def _dispersion(batch: Batch, fits: I64, nodes: F64) -> F64:

@@ -13,7 +13,7 @@ from fedmiss.federation.codec import Envelope, decode, encode
 from fedmiss.federation.group import answers
 from fedmiss.federation.group.agreement import AGREEMENT
 from fedmiss.federation.group.batch import Batch, CellIndex
-from fedmiss.federation.group.folds import draw_folds, replicate_weights, withhold
+from fedmiss.federation.group.folds import draw_folds, replicate_weights, secret_rng, withhold
 from fedmiss.federation.group.presence import chain_posterior
 from fedmiss.federation.group.visits import Axis, IncludedVisits, Visits
 from fedmiss.federation.keys import keyed_hashes, seed_key
@@ -24,6 +24,9 @@ from fedmiss.models.lowrank.families import family_of
 from fedmiss.models.lowrank.occupancy import ChainPosterior
 from fedmiss.models.lowrank.own_lines import OwnLines
 from fedmiss.seasons import years_of
+
+# a part of its visits, in which an organisation tells others what its observers lack in experience, and how late they come
+PARTS = 32
 
 
 def in_two(x: F64) -> F64:
@@ -227,7 +230,21 @@ class GroupProgram:
             per = np.bincount(used.observer, used.weight)
             lacking, later = used.weight @ used.experience
             about[:] = per.sum(), per @ per, -lacking, used.weight @ used.apart, later
+            if self.jointly:
+                about[2:] = self._roughly(about)
         return msg.Done(0 if used is None else int(used.site.size), self.withheld, about, self.n_standing)
+
+    def _roughly(self, about: F64) -> F64:
+        """Last three of the sums (5,) over observers, for other organisations.
+
+        Exact, they tell of one observer who alone is new, or told from the site (or not), how often and how late he came:
+        before the least numbers are known, and whether or not effects of observers are used.
+        """
+        unit = 2.0 ** np.floor(np.log2(max(about[0] / PARTS, 1.0)))
+        by_chance = secret_rng(self.secret, self.name, "sums over observers").random(2)
+        lacking, later = np.floor(about[[2, 4]] / unit + by_chance) * unit
+        # none stays none, and some are never none
+        return np.array([max(lacking, 1.0) if about[2] else 0.0, about[0] if about[3] else 0.0, later])
 
     # -- fits ------------------------------------------------------------------------------------------------
 
@@ -243,6 +260,13 @@ class GroupProgram:
     def visited(self) -> Bool:
         """Sites (J,) where a visit of the group's own takes part."""
         out: Bool = np.bincount(self.need().site, minlength=self.J) > 0
+        return out
+
+    @property
+    def observing(self) -> Bool:
+        """Observers (n,) of visits that take part, by their numbers."""
+        used = self.need()
+        out: Bool = np.bincount(used.observer, used.weight) > 0
         return out
 
     @property

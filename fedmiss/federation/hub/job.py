@@ -191,6 +191,15 @@ def _agreed(link: Link, order: JobSpec) -> tuple[Agreement, Panel]:
                 f"{agreement.panel.contributors} groups, or too large a share of one, have {who}: their sums would "
                 f"be of few. {'Make the revision without --from' if order.before else 'Leave observers out of the study'}."
             )
+    if (
+        _released_by_fold(order, agreement.panel)
+        and order.by == "observer"
+        and any(s.observers for s in named)
+    ):
+        raise ConfigError(
+            "the model has effects of observers, and folds hold out observers: a fold's sums would be of few of them. Use "
+            "folds by cell or block (folds_by), or leave observers out of the study."
+        )
     if not order.before:  # a model of more years goes on without what it had of slopes
         check_slopes(agreement.panel, named)
     panel = features_of(link, agreement.panel, named, None if order.before else order.structure)

@@ -223,7 +223,7 @@ def _plan(
         if feature in ENOUGH and columns.get(feature, np.zeros(0)).size and panel.J >= FEWEST_SITES
     )
     whole = "site" if panel.least <= 1 else by
-    return panel, _Plan(plain, there, _steps(panel, plain), whole, by, plain in known)
+    return panel, _Plan(plain, there, _steps(panel, plain, by), whole, by, plain in known)
 
 
 def _tried(
@@ -353,10 +353,11 @@ def _features(
     return tuple(good) if _gains(table, ["both"], plan.whole)["both"].gain > 0 else best
 
 
-def _steps(panel: Panel, plain: CountSettings) -> dict[str, dict[str, Any]]:
+def _steps(panel: Panel, plain: CountSettings, by: str) -> dict[str, dict[str, Any]]:
     """Steps away from the plain model that do not concern the features of sites: what each changes."""
     steps: dict[str, dict[str, Any]] = {}
-    apart = panel.observers[3] > 0  # in a table without observers they are the sites
+    # In a table without observers they are the sites. A fold that holds out observers has sums over few of them.
+    apart = panel.observers[3] > 0 and not (panel.least and by == "observer")
     if apart and not plain.observers and effective_observers(panel) >= FEWEST_OBSERVERS:
         steps["observers"] = {"observers": True, "learning": bool(panel.observers[2] >= FEWEST_NEW)}
     counts = FAMILIES[plain.family].counts and plain.scale == "raw"

@@ -57,8 +57,8 @@ def release_jointly(
     few = f"fewer than {axes.minimum} sites or {contributors} groups, or too many sites of one"
     if lost_terms := [term for term in wanted.terms if term not in axes.terms]:
         notes.append(
-            f"effort is left out where its values differ at {few}, beside what the month and other terms tell: "
-            f"{listed(lost_terms, 3)}."
+            f"effort is left out where its values differ at {few}, beside what the month and other terms tell, or are of "
+            f"few habits: {listed(lost_terms, 3)}."
         )
     if filled := [term for term in wanted.blanks if term in axes.terms and term not in axes.blanks]:
         notes.append(
@@ -68,7 +68,7 @@ def release_jointly(
     for place, who in ((2, "observers who are new"), (3, "observers, who can be told from the site,")):
         if sums["effort"][place - 4, 0] and not effort[place]:
             notes.append(
-                f"effects of {who} are not used: they are at {few}{', or too few' if place == 3 else ''}."
+                f"effects of {who} are not used: they are at {few}, or too few{', or of few habits' if place == 2 else ''}."
             )
     out = before - _held(done)
     if out:

@@ -177,10 +177,10 @@ def support(program: GroupProgram, question: msg.Support) -> msg.SupportSums:
             observers = 0 if program.finds else distinct(used.observer[live][stands[:, who]]).size
             effort[who, 0] = min(effort[who, 0], observers)
         columns = np.column_stack([used.effort, used.experience[:, 1]])[live]
-        upto = (
+        last = (
             columns.shape[1] - np.arange(len(effort) - 1)[::-1]
-        )  # columns before each, and it; the last are of new ones
-        kinds = np.array([_kinds(columns[:, :k]) for k in upto])
+        )  # each column beside those before; that of new ones
+        kinds = np.array([_kinds(columns[:, :k]) for k in last])
         effort[:-1, 0] = np.minimum(effort[:-1, 0], max(program.minimum, 1) * kinds)
     effort[:, 1] = effort[:, 0] > 0
     if question.visits.size:

@@ -136,6 +136,12 @@ def test_the_page_has_the_sections_that_its_data_bear(tmp_path):
     assert {p.name for p in (page.parent / "exchange").iterdir()} == {
         "totals.csv", "totals.parquet", "covariance.csv", "Ardea_alba.ocv",
     }  # fmt: skip
+    forms = {path.suffix for path in (page.parent / "tables").iterdir()}
+    assert (forms, "(CSV), yearly totals" in html, "parquet" in html) == ({".csv"}, True, False)
+    trend = (
+        (page.parent / "tables" / "trend.csv").read_text().splitlines()[1]
+    )  # of one row, and of six digits as others
+    assert max(len(digits.lstrip("0")) for digits in re.findall(r"\.(\d+)", trend)) <= 6
     manifest = read_manifest(page.parent, "joint_report")
     assert manifest["results"]["headline"] in html
 

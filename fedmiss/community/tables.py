@@ -12,7 +12,7 @@ import pandas as pd
 from scipy.special import ndtri
 
 from fedmiss.arrays import F64, I64
-from fedmiss.community.associations import associations
+from fedmiss.community.associations import drawn_of
 from fedmiss.community.model import Community, Effort
 from fedmiss.community.outputs import (
     STEPS,
@@ -99,13 +99,18 @@ def tables_of(
         richness_lower=low, richness_upper=high,
     )  # fmt: skip
     names = np.array(lists.species, dtype=object)
+    pairs, half = (
+        drawn_of(community, axes, watch)
+        if community.rank
+        else ((np.zeros((0, 0)),) * 3, np.zeros_like(axes.loadings))
+    )
     by_species, by_lists = gains_by(community, lists.visits)
     n_sites = np.bincount(steps_of(lists.visits), minlength=len(STEPS))
     return Tables(
         lists, community, effort, axes,
         species_rows(lists.species, lists.common, numbers_of(lists, community), by_species), sites,
-        loading_rows(names, axes.loadings, axes.loadings_se), response_rows(community, names),
-        pair_rows(community, axes, names, watch),
+        loading_rows(names, axes.loadings, np.maximum(half / HALF, axes.loadings_se)), response_rows(community, names),
+        pair_rows(names, *pairs),
         visit_rows(n_sites, by_lists), usual, season or none_of(lists),
     )  # fmt: skip
 
@@ -133,14 +138,9 @@ def species_rows(species: Sequence[str], common: Sequence[str], numbers: F64, ga
     )  # fmt: skip
 
 
-def pair_rows(
-    community: Community, axes: Axes, names: np.ndarray, watch: Callable[[float], None] | None = None
-) -> pd.DataFrame:
-    """The table of associations: every pair once; none without axes."""
-    first, second = np.triu_indices(len(names) if community.rank else 0, 1)
-    estimate, lower, upper = (
-        associations(community, axes, watch) if community.rank else (np.zeros((0, 0)),) * 3
-    )
+def pair_rows(names: np.ndarray, estimate: F64, lower: F64, upper: F64) -> pd.DataFrame:
+    """The table of associations (S, S): every pair once; none without axes."""
+    first, second = np.triu_indices(len(estimate), 1)
     return pd.DataFrame(
         {
             "species": names[first], "other": names[second], "correlation": estimate[first, second],

@@ -292,6 +292,37 @@ def test_the_seed_of_the_settings_is_that_of_all_draws(fitted, monkeypatch):
     assert not any(part.all() for part in parts)
 
 
+def test_intervals_of_loadings_hold_what_made_up_fits_err_by_together(fitted, monkeypatch):
+    """Of a loading given the scores, they held 83 % of true loadings: all of them may stand too high."""
+    _, c = fitted
+    axes, turn = axes_of(c), np.array([[0.6, 0.8], [-0.8, 0.6]])
+    shift = iter(np.tile([0.3, -0.3], 50))
+    # a fit may find the same axes the other way round, or turned: that is no error
+    monkeypatch.setattr(drawn, "_refit", lambda c, axes, t, rng: ((t.loadings + next(shift)) @ turn, 0.0))
+    _, half = drawn.drawn_of(c, axes)
+    assert half.shape == axes.loadings.shape
+    assert 0.3 < np.sqrt((half**2).mean()) < 1.0
+    monkeypatch.setattr(drawn, "_refit", lambda c, axes, t, rng: (t.loadings @ turn, 0.0))
+    np.testing.assert_allclose(drawn.drawn_of(c, axes)[1], 0.0, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [1, 2])
+def test_intervals_of_loadings_hold_the_truth(rank):
+    J, S, inside = 80, 12, []
+    for seed in range(3):
+        rng = np.random.default_rng([5, seed, rank])
+        W, U, n = rng.normal(0, 0.7, (S, rank)), rng.normal(size=(J, rank)), rng.integers(2, 9, J)
+        eta = rng.normal(size=S) + rng.normal(0, 0.3, (J, 1)) + U @ W.T
+        y = rng.poisson(n[:, None] * np.exp(eta) * rng.gamma(1.5, 1 / 1.5, (J, S)))
+        made = with_size(cells_with(y, n), rank, 1 / 1.5)
+        axes = axes_of(made)
+        _, half = drawn.drawn_of(made, axes)
+        truth = drawn._turned(W @ np.linalg.cholesky(np.cov(U.T, ddof=0).reshape(rank, rank)), axes.loadings)
+        inside.append(np.abs(axes.loadings - truth) <= half)
+    assert np.mean(inside) >= 0.85
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "effort"), [(4.0, 1.0), pytest.param(0.5, 1.0, marks=pytest.mark.nightly), (1.0, 0.2)]

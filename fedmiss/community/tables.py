@@ -109,7 +109,7 @@ def tables_of(
     return Tables(
         lists, community, effort, axes,
         species_rows(lists.species, lists.common, numbers_of(lists, community), by_species), sites,
-        loading_rows(names, axes.loadings, np.maximum(half / HALF, axes.loadings_se)), response_rows(community, names),
+        loading_rows(names, axes.loadings, np.maximum(half / HALF, axes.loadings_se)), response_rows(community, axes, names),
         pair_rows(names, *pairs),
         visit_rows(n_sites, by_lists), usual, season or none_of(lists),
     )  # fmt: skip
@@ -175,15 +175,24 @@ def loading_rows(names: np.ndarray, value: F64, error: F64) -> pd.DataFrame:
     )  # fmt: skip
 
 
-def response_rows(community: Community, names: np.ndarray) -> pd.DataFrame:
-    """The table of responses to covariates; those to values of a category beside their mean."""
+def response_rows(community: Community, axes: Axes, names: np.ndarray) -> pd.DataFrame:
+    """The table of responses to covariates; those to values of a category beside their mean.
+
+    Responses b_s + d w_s at scores u - d x, and b_s + d at levels a - d x, are as good: among so many sites a
+    covariate x goes with scores and levels by chance, by a d of variance 1 / sites and tau / sites: the posterior given
+    these lacks it.
+    """
     posterior, n_responses = community.posterior, len(community.responses)
     # Of the values of a category one is 1 at every site: only what they differ by is known.
     of = np.array(community.categories or [""] * n_responses, dtype=object)
     same = (of[:, None] == of) & (of != "")
-    turn = np.eye(n_responses) - np.where(same.sum(axis=1) > 1, same / np.maximum(same.sum(axis=1), 1), 0.0)
+    n_values = same.sum(axis=1)
+    turn = np.eye(n_responses) - np.where(n_values > 1, same / np.maximum(n_values, 1), 0.0)
     part = slice(1, 1 + n_responses)
     variance = np.einsum("ak,skl,al->sa", turn, posterior.D[:, part, part], turn)
+    # numbers are in standard deviations; of k values with as many sites each a mean beside the others' has k - 1 times that
+    by_chance = (axes.loadings**2).sum(axis=1) + posterior.tau[0]
+    variance = variance + np.outer(by_chance, np.maximum(n_values - 1, 1)) / max(axes.sites, 1)
     table = loading_rows(names, posterior.T[:, part] @ turn.T, np.sqrt(variance))
     table.insert(1, "covariate", np.tile(np.array(community.responses, dtype=object), len(names)))
     return table.drop(columns="axis").rename(columns={"loading": "response"})

@@ -12,7 +12,7 @@ import numpy as np
 from fedmiss.community.outputs import usual_visits
 from fedmiss.community.run import covariates_of, write_folder
 from fedmiss.community.study import CommunitySeat, JointCommunity
-from fedmiss.community.tables import response_rows, species_rows, tables_of, visit_rows
+from fedmiss.community.tables import species_rows, tables_of, visit_rows
 from fedmiss.errors import listed
 from fedmiss.etl.community import Lists
 from fedmiss.federation.circle import Circle
@@ -62,11 +62,11 @@ def write_community(kit: Kit, records: Path, j: JointCommunity) -> Path:
     t = tables_of(j.lists, j.fit, j.effort, j.sums)
     with atomic_folder(kit.folder / OWN, "community", overwrite=True, inputs=[records]) as tmp:
         write_folder(tmp, t, settings, records, kit.site_table, [own, *notes])
-    species, names = j.lists.species, np.array(j.lists.species, dtype=object)
+    species = j.lists.species
     tables = {
         "species": species_rows(species, j.lists.common, j.numbers, j.gains),
         "loadings": t.loadings,
-        "responses": response_rows(j.fit, names),
+        "responses": t.responses,
         "associations": t.associations,
         "visits": visit_rows(j.step_sites, j.step_gains),
     }

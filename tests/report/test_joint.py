@@ -147,6 +147,17 @@ def test_the_page_has_the_sections_that_its_data_bear(tmp_path):
     assert manifest["results"]["headline"] in html
 
 
+def test_it_says_that_totals_are_low_where_visits_are_fitted_too_low(tmp_path):
+    """Studies do not scale their fits to the counts by default: their totals were up to 23 % too low, without a word."""
+    a = findings(result_of(tmp_path / "r"))
+    for factor, said in ((0.85, "more than 10 % below"), (1.15, "more than 10 % above"), (0.95, None)):
+        off = replace(
+            a, data=replace(a.data, visited=a.data.visited.assign(fitted=lambda t, f=factor: f * t["fitted"]))
+        )
+        found = [line for line in caveats(off) if "At the visits that were made the fitted total" in line]
+        assert [said in line for line in found] == ([] if said is None else [True])
+
+
 def test_it_says_when_intervals_of_regions_hold_that_they_have_one_line(tmp_path):
     """They covered 73 % of true trends, and the page said it of regions only that counts hardly tell apart."""
     one = findings(result_of(tmp_path / "one"))

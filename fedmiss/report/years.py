@@ -210,7 +210,8 @@ def _sums(analysis: Analysis, weeks: pd.DataFrame) -> tuple[F64, F64, F64, F64]:
     fitted = number * analysis.data.expected[weeks["site_index"].to_numpy()[keep], at[keep]]
     out = []
     # Visits, birds counted, and birds expected of them: the cell's expected count at the effort of the month's visits.
-    fitted = fitted * _at_effort(analysis, np.bincount(at[keep], fitted, len(analysis.data.months)))[at[keep]]
+    standard: F64 = np.bincount(at[keep], fitted, len(analysis.data.months)).astype(np.float64)
+    fitted = fitted * _at_effort(analysis, standard)[at[keep]]
     for value in (number, weeks["count_sum"].to_numpy(dtype=np.float64)[keep], fitted):
         part = np.zeros((used.size, season.size, 4))
         np.add.at(part, cell, value)

@@ -12,7 +12,7 @@ import pandas as pd
 from scipy.special import ndtri
 
 from fedmiss.arrays import F64, I64
-from fedmiss.community.associations import associations
+from fedmiss.community.associations import drawn_of
 from fedmiss.community.model import Community, Effort
 from fedmiss.community.outputs import (
     STEPS,
@@ -99,13 +99,18 @@ def tables_of(
         richness_lower=low, richness_upper=high,
     )  # fmt: skip
     names = np.array(lists.species, dtype=object)
+    pairs, half = (
+        drawn_of(community, axes, watch)
+        if community.rank
+        else ((np.zeros((0, 0)),) * 3, np.zeros_like(axes.loadings))
+    )
     by_species, by_lists = gains_by(community, lists.visits)
     n_sites = np.bincount(steps_of(lists.visits), minlength=len(STEPS))
     return Tables(
         lists, community, effort, axes,
         species_rows(lists.species, lists.common, numbers_of(lists, community), by_species), sites,
-        loading_rows(names, axes.loadings, axes.loadings_se), response_rows(community, names),
-        pair_rows(community, axes, names, watch),
+        loading_rows(names, axes.loadings, np.maximum(half / HALF, axes.loadings_se)), response_rows(community, axes, names),
+        pair_rows(names, *pairs),
         visit_rows(n_sites, by_lists), usual, season or none_of(lists),
     )  # fmt: skip
 
@@ -133,14 +138,9 @@ def species_rows(species: Sequence[str], common: Sequence[str], numbers: F64, ga
     )  # fmt: skip
 
 
-def pair_rows(
-    community: Community, axes: Axes, names: np.ndarray, watch: Callable[[float], None] | None = None
-) -> pd.DataFrame:
-    """The table of associations: every pair once; none without axes."""
-    first, second = np.triu_indices(len(names) if community.rank else 0, 1)
-    estimate, lower, upper = (
-        associations(community, axes, watch) if community.rank else (np.zeros((0, 0)),) * 3
-    )
+def pair_rows(names: np.ndarray, estimate: F64, lower: F64, upper: F64) -> pd.DataFrame:
+    """The table of associations (S, S): every pair once; none without axes."""
+    first, second = np.triu_indices(len(estimate), 1)
     return pd.DataFrame(
         {
             "species": names[first], "other": names[second], "correlation": estimate[first, second],
@@ -175,15 +175,24 @@ def loading_rows(names: np.ndarray, value: F64, error: F64) -> pd.DataFrame:
     )  # fmt: skip
 
 
-def response_rows(community: Community, names: np.ndarray) -> pd.DataFrame:
-    """The table of responses to covariates; those to values of a category beside their mean."""
+def response_rows(community: Community, axes: Axes, names: np.ndarray) -> pd.DataFrame:
+    """The table of responses to covariates; those to values of a category beside their mean.
+
+    Responses b_s + d w_s at scores u - d x, and b_s + d at levels a - d x, are as good: among so many sites a
+    covariate x goes with scores and levels by chance, by a d of variance 1 / sites and tau / sites: the posterior given
+    these lacks it.
+    """
     posterior, n_responses = community.posterior, len(community.responses)
     # Of the values of a category one is 1 at every site: only what they differ by is known.
     of = np.array(community.categories or [""] * n_responses, dtype=object)
     same = (of[:, None] == of) & (of != "")
-    turn = np.eye(n_responses) - np.where(same.sum(axis=1) > 1, same / np.maximum(same.sum(axis=1), 1), 0.0)
+    n_values = same.sum(axis=1)
+    turn = np.eye(n_responses) - np.where(n_values > 1, same / np.maximum(n_values, 1), 0.0)
     part = slice(1, 1 + n_responses)
     variance = np.einsum("ak,skl,al->sa", turn, posterior.D[:, part, part], turn)
+    # numbers are in standard deviations; of k values with as many sites each a mean beside the others' has k - 1 times that
+    by_chance = (axes.loadings**2).sum(axis=1) + posterior.tau[0]
+    variance = variance + np.outer(by_chance, np.maximum(n_values - 1, 1)) / max(axes.sites, 1)
     table = loading_rows(names, posterior.T[:, part] @ turn.T, np.sqrt(variance))
     table.insert(1, "covariate", np.tile(np.array(community.responses, dtype=object), len(names)))
     return table.drop(columns="axis").rename(columns={"loading": "response"})

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedmiss.community.outputs import axes_of, usual_visits
+from fedmiss.community.outputs import usual_visits
 from fedmiss.community.run import covariates_of, write_folder
 from fedmiss.community.study import CommunitySeat, JointCommunity
-from fedmiss.community.tables import loading_rows, response_rows, species_rows, tables_of, visit_rows
+from fedmiss.community.tables import species_rows, tables_of, visit_rows
 from fedmiss.errors import listed
 from fedmiss.etl.community import Lists
 from fedmiss.federation.circle import Circle
@@ -62,12 +62,11 @@ def write_community(kit: Kit, records: Path, j: JointCommunity) -> Path:
     t = tables_of(j.lists, j.fit, j.effort, j.sums)
     with atomic_folder(kit.folder / OWN, "community", overwrite=True, inputs=[records]) as tmp:
         write_folder(tmp, t, settings, records, kit.site_table, [own, *notes])
-    species, names = j.lists.species, np.array(j.lists.species, dtype=object)
-    axes = axes_of(j.fit, j.sums)
+    species = j.lists.species
     tables = {
         "species": species_rows(species, j.lists.common, j.numbers, j.gains),
-        "loadings": loading_rows(names, axes.loadings, axes.loadings_se),
-        "responses": response_rows(j.fit, names),
+        "loadings": t.loadings,
+        "responses": t.responses,
         "associations": t.associations,
         "visits": visit_rows(j.step_sites, j.step_gains),
     }
@@ -80,7 +79,7 @@ def write_community(kit: Kit, records: Path, j: JointCommunity) -> Path:
             results={
                 "organisations": list(kit.roster), "n_sites": round(float(j.sums[0])), "n_lists": j.n_lists,
                 "n_species": len(species), "left_out": {why: list(n) for why, n in j.left_out.items()}, "rank": j.fit.rank,
-                "share": [round(float(x), 4) for x in axes.share], "inverse_size": j.fit.fit.settings.inverse_size,
+                "share": [round(float(x), 4) for x in t.axes.share], "inverse_size": j.fit.fit.settings.inverse_size,
                 "effort": dict(j.effort.terms), "responses": list(j.fit.responses),
                 "converged": bool(j.fit.fit.fit.converged),
                 "gain": round(1 - float(whole[1] / whole[0]), 4) if whole[0] > 0 else None,

@@ -345,7 +345,7 @@ def weeks(analysis: Analysis) -> Plot | None:
     caption = (
         "Each month's estimate, split over its four weeks (days to 7, 14, 21 and the end) by what was counted in them, "
         "compared with what the model expects of the same sites and months. Grey: from the lowest to the highest "
-        "year, where there are 5. A week with fewer than 10 counts has no dot."
+        "year, where there are 5; few counts widen it by chance. A week with fewer than 10 counts has no dot."
     )
     when = f"{peak['days'].split()[0]}, week {peak['week']}"
     alt = f"Seasonal profile by week: highest in {when}, with {number(peak['total'])} {analysis.unit}."

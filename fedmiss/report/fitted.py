@@ -19,6 +19,7 @@ from fedmiss.tables import load_schema
 
 LEAST_DRIFT = 0.10  # least drift of counted / fitted over the whole period for a warning
 LEAST_GAP = 0.20  # least deviation of counted / fitted in one year for a warning
+LEVEL_OFF = 0.10  # deviation of fitted / counted of all visits from 1 for a warning
 CLEAR_GAP = 3.0  # and in standard errors
 
 
@@ -71,6 +72,23 @@ def lack_of_fit(table: pd.DataFrame, unit: str = "birds") -> str:
     return (
         f"The fitted totals miss the counts of {years} by more than {100 * LEAST_GAP:.0f} %: do not lean on the index of "
         f"such a year. See the table of counted and fitted {unit}."
+    )
+
+
+def level_off(table: pd.DataFrame, unit: str = "birds") -> str:
+    """Return a sentence when all visits together are fitted more than 10 % above or below what was counted, else nothing.
+
+    A fit is scaled to the counted total, but where sites are in the panel because the species was seen there, as studies
+    take it of theirs: the negative binomial's totals are too low then, more so the fewer visits there are.
+    """
+    counted, fitted = float(table["counted"].sum()), float(table["fitted"].sum())
+    if not (counted > 0 and fitted > 0) or abs(fitted / counted - 1.0) <= LEVEL_OFF:
+        return ""
+    return (
+        f"At the visits that were made the fitted total is more than {100 * LEVEL_OFF:.0f} % "
+        f"{'below' if fitted < counted else 'above'} the counted one: absolute totals may be off by as much, and their "
+        "intervals do not cover that. Index and trend are ratios and suffer less. "
+        f"See the table of counted and fitted {unit}."
     )
 
 

@@ -123,8 +123,9 @@ def rendered_page(
     tags: Mapping[str, str],
     cite: str,
     kind: str = "trend report",
+    tables: str = "CSV, parquet",
 ) -> str:
-    """Render a page of these sections; ``kind`` is the report of what, in words."""
+    """Render a page of these sections; ``kind`` is the report of what, in words, ``tables`` the forms of its tables."""
     env = environment()
 
     def rendered(section: Section) -> dict[str, object]:
@@ -145,6 +146,7 @@ def rendered_page(
         photo_credit=findings.settings.photo_credit,
         cite=cite,
         kind=kind,
+        tables=tables,
         **assets("question", "ask"),
     )
 

@@ -352,6 +352,7 @@ def joint_report(
             tags={},
             cite=citation(findings, findings.organisations, "joint trend report"),
             kind=f"joint trend report of {findings.organisations}",
+            tables="CSV",
         )
         organisations = findings.data.joint["settings"]["organisations"]
         names = [*names_of(findings), *organisations, *findings.parts, findings.job]

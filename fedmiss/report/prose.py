@@ -14,7 +14,7 @@ from fedmiss.report.analysis import Analysis
 from fedmiss.report.cautions import absences, carried, cautions
 from fedmiss.report.classes import MIN_DRAWS
 from fedmiss.report.findings import Findings
-from fedmiss.report.fitted import effort_caution, fitted_years, lack_of_fit
+from fedmiss.report.fitted import effort_caution, fitted_years, lack_of_fit, level_off
 from fedmiss.report.words import count, interval_words, left_out, number, per_year, percent, quantity, share
 from fedmiss.report.years import season_text
 from fedmiss.seasons import first_month
@@ -271,17 +271,22 @@ def model_caveats(findings: Findings, *, birds: bool) -> Iterator[str]:
         )
     if findings.data.fact("family") == "bernoulli":
         yield "The fit is of presence and absence: totals are expected numbers of occupied sites, not of birds."
-    if miss := lack_of_fit(fitted_years(findings.data.visited, findings.months), findings.unit):
+    table = fitted_years(findings.data.visited, findings.months)
+    if miss := lack_of_fit(table, findings.unit):
         yield miss
+    off = level_off(table, findings.unit)
     chosen = None if findings.data.cv is None else findings.data.cv[chosen_rows(findings)]
     if chosen is not None and len(chosen) and birds:
         bias = float((chosen["total_bias"] * chosen["n"]).sum() / chosen["n"].sum())
         if math.isfinite(bias) and not 0.9 <= bias <= 1.1:
+            off = ""  # said of the visits kept out
             yield (
                 f"On visits kept out of the fit, the predicted total is {number(bias)} times the counted one: absolute "
                 "totals may be off by as much, and their intervals do not cover that. Index and trend are ratios and suffer "
                 "less."
             )
+    if off and birds:
+        yield off
 
 
 def limits(findings: Findings) -> list[str]:

@@ -29,7 +29,7 @@ def shared_tables(findings: Findings) -> dict[str, pd.DataFrame]:
     """Return file name -> table of what every report states, of sites or of months alone."""
     out = {
         "yearly": findings.yearly, "monthly": findings.monthly, "season": findings.season, "smooth": findings.curve,
-        "trend": findings.trend.to_frame().T, "periods": findings.periods, "changepoints": findings.points,
+        "trend": findings.trend.to_frame().T.infer_objects(), "periods": findings.periods, "changepoints": findings.points,
         "windows": window_trends(findings), "smooth_index": smooth_index(findings), "regions": findings.regions,
         "visited": findings.visited, "sensitivity": sensitivity(findings), "draws": findings.replicates,
         "fitted": fitted_years(findings.data.visited, findings.months), "trials": trials(findings),

@@ -162,7 +162,8 @@ def weekly(analysis: Analysis) -> pd.DataFrame:
 
     The ratio of a week is what was counted in it over what the model expects of the same sites in the same months, so the
     choice of sites does not matter. Within a month the ratios have the mean 1 (weighted by what was expected), so the
-    weeks of a month have the month's estimate as their mean. Effort that differs within a month is not corrected for.
+    weeks of a month have the month's estimate as their mean. Effort that differs between months and years is that of the
+    fit; what differs within a month is not corrected for.
 
     Empty when counts are yearly or stand on one day of the month, as in monthly tables. Schema ``report_weeks``: its total
     is NaN with fewer than ``MIN_COUNTS`` visits, its lowest and highest year for fewer than ``MIN_YEARS``.
@@ -206,10 +207,12 @@ def _sums(analysis: Analysis, weeks: pd.DataFrame) -> tuple[F64, F64, F64, F64]:
         weeks["quarter"].to_numpy()[keep],
     )
     number = weeks["n_counted"].to_numpy(dtype=np.float64)[keep]
-    fitted = analysis.data.expected[weeks["site_index"].to_numpy()[keep], at[keep]]
+    fitted = number * analysis.data.expected[weeks["site_index"].to_numpy()[keep], at[keep]]
     out = []
-    # Visits, birds counted, and birds expected at these visits: visits times the cell's expected count.
-    for value in (number, weeks["count_sum"].to_numpy(dtype=np.float64)[keep], number * fitted):
+    # Visits, birds counted, and birds expected of them: the cell's expected count at the effort of the month's visits.
+    standard: F64 = np.bincount(at[keep], fitted, len(analysis.data.months)).astype(np.float64)
+    fitted = fitted * _at_effort(analysis, standard)[at[keep]]
+    for value in (number, weeks["count_sum"].to_numpy(dtype=np.float64)[keep], fitted):
         part = np.zeros((used.size, season.size, 4))
         np.add.at(part, cell, value)
         out.append(part)
@@ -219,3 +222,15 @@ def _sums(analysis: Analysis, weeks: pd.DataFrame) -> tuple[F64, F64, F64, F64]:
     place = (np.searchsorted(used, at_year[inside]), np.searchsorted(season, at_month[inside]))
     total[place] = analysis.monthly["total"].to_numpy()[inside]
     return out[0], out[1], out[2], total
+
+
+def _at_effort(analysis: Analysis, standard: F64) -> F64:
+    """What each month's visits expect (L,) at their own effort over that at ``standard`` effort (L,) birds; 1 where unknown.
+
+    Longer visits count more: without it the lowest and the highest year would be those of the shortest and longest visits.
+    """
+    out = np.ones(standard.size)
+    if (visited := analysis.data.visited) is not None:
+        own = np.bincount(visited["month_index"], visited["fitted"], standard.size)
+        np.divide(own, standard, out=out, where=(own > 0) & (standard > 0))
+    return out

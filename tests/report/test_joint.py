@@ -15,6 +15,7 @@ from fedmiss.report.findings import ONE_TREND
 from fedmiss.report.inputs import read_inputs
 from fedmiss.report.joint import JointSource, analyse_joint, caveats, headline, joint_report
 from fedmiss.report.language import UNTRANSLATED
+from fedmiss.report.sections import index
 from fedmiss.report.series import MonthlySeries
 from fedmiss.report.settings import ReportSettings
 from fedmiss.report.words import MINUS
@@ -136,8 +137,38 @@ def test_the_page_has_the_sections_that_its_data_bear(tmp_path):
     assert {p.name for p in (page.parent / "exchange").iterdir()} == {
         "totals.csv", "totals.parquet", "covariance.csv", "Ardea_alba.ocv",
     }  # fmt: skip
+    forms = {path.suffix for path in (page.parent / "tables").iterdir()}
+    assert (forms, "(CSV), yearly totals" in html, "parquet" in html) == ({".csv"}, True, False)
+    trend = (
+        (page.parent / "tables" / "trend.csv").read_text().splitlines()[1]
+    )  # of one row, and of six digits as others
+    assert max(len(digits.lstrip("0")) for digits in re.findall(r"\.(\d+)", trend)) <= 6
     manifest = read_manifest(page.parent, "joint_report")
     assert manifest["results"]["headline"] in html
+
+
+def test_it_says_that_totals_are_low_where_visits_are_fitted_too_low(tmp_path):
+    """Studies do not scale their fits to the counts by default: their totals were up to 23 % too low, without a word."""
+    a = findings(result_of(tmp_path / "r"))
+    for factor, said in ((0.85, "more than 10 % below"), (1.15, "more than 10 % above"), (0.95, None)):
+        off = replace(
+            a, data=replace(a.data, visited=a.data.visited.assign(fitted=lambda t, f=factor: f * t["fitted"]))
+        )
+        found = [line for line in caveats(off) if "At the visits that were made the fitted total" in line]
+        assert [said in line for line in found] == ([] if said is None else [True])
+
+
+def test_it_says_when_intervals_of_regions_hold_that_they_have_one_line(tmp_path):
+    """They covered 73 % of true trends, and the page said it of regions only that counts hardly tell apart."""
+    one = findings(result_of(tmp_path / "one"))
+    own = findings(result_of(tmp_path / "own", slopes=True, features=["regions"]))
+    notes = [index._regions(a).note for a in (one, own)]
+    assert "one line for all regions" in notes[0]
+    assert "do not cover that." in notes[0]
+    assert "hardly tell regions apart" in notes[1]
+    assert "the intervals allow for that." in notes[1]
+    blank = replace(one, regions=one.regions.assign(percent_lo=np.nan, percent_hi=np.nan))
+    assert "interval" not in index._regions(blank).note
 
 
 @pytest.mark.slow

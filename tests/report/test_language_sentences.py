@@ -29,7 +29,7 @@ from fedmiss.files import read_manifest
 from fedmiss.report import prose
 from fedmiss.report.cautions import least_words
 from fedmiss.report.coverage import seasons_apart
-from fedmiss.report.fitted import lack_of_fit
+from fedmiss.report.fitted import lack_of_fit, level_off
 from fedmiss.report.language import languages, read_catalog
 from fedmiss.report.prose import _SAID, headline, headline_of
 from fedmiss.report.series import _reason
@@ -226,6 +226,7 @@ def test_why_there_is_no_class_and_what_was_left_out_are_translated(language):
     for drift in (0.1, -0.1):
         ratio = np.exp(drift * np.arange(9))
         lines.append(lack_of_fit(pd.DataFrame({"year": range(2001, 2010), "ratio": ratio, "ratio_se": 0.05})))
+    lines += [level_off(pd.DataFrame({"counted": [100.0], "fitted": [fitted]})) for fitted in (80.0, 120.0)]
     lines += [
         "Stable, resting on one site or count", "Wren: uncertain, resting on one site or count",
         "Strong decline, provisional since the fit has not converged",

@@ -116,6 +116,27 @@ def test_few_counts_have_no_dot_and_monthly_tables_no_weeks(a):
     assert a.weeks.empty  # the panel has no visits with days
 
 
+def test_effort_that_grows_over_the_years_is_no_difference_of_years_or_weeks(a):
+    """The range of the years was that of their effort, and the week that was visited in later years stood too high."""
+    plain = with_weeks(a, SHAPE)
+    w = plain.data.weeks
+    year, late = a.data.months["year"].to_numpy(), w["quarter"] == 3
+    growth = np.exp(0.1 * (year - year[0]))
+    at = w["month_index"].to_numpy()
+    many = np.where(late, 1 + year[at] - year[0], 1)  # the last week has more and more of the visits
+    fitted = w["n_counted"] * many * growth[at] * a.data.expected[w["site_index"], at]
+    grown = w.assign(n_counted=w["n_counted"] * many, count_sum=w["count_sum"] * many * growth[at])
+    visited = pd.DataFrame({"month_index": at, "fitted": fitted}).groupby("month_index", as_index=False).sum()
+    weekly = replace(plain, data=replace(plain.data, weeks=grown, visited=visited)).weeks
+    for _, part in weekly.groupby("month_of_year"):
+        np.testing.assert_allclose(part["total"] / part["total"].sum(), SHAPE / SHAPE.sum(), rtol=1e-9)
+        # years differ by their months' estimates, in each week in the same way
+        for end in ("low_year", "high_year"):
+            assert np.ptp(part[end] / part["total"]) == pytest.approx(0, abs=1e-9)
+        month = a.monthly[a.monthly["month_of_year"] == part["month_of_year"].iloc[0]]["total"]
+        assert (part["high_year"] / part["low_year"]).max() == pytest.approx(month.max() / month.min())
+
+
 def test_weeks_are_summed_over_groups_without_dates(tmp_path):
     from fedmiss.report.inputs import _read_weeks
     from fedmiss.simulate.panel_folder import write_panel

@@ -116,6 +116,9 @@ def _bend(row: Any) -> str:
     return f"The trend {bends} in {row.year}; {near}."
 
 
+_DRAWN = "The model has one line for all regions and draws their trends to it"
+
+
 def _regions(findings: Findings) -> HtmlTable | None:
     """The largest regions; where all share one trend, with their sites and shares alone: it would repeat one number."""
     if len(findings.regions) < 2 or not findings.found:
@@ -139,12 +142,14 @@ def _regions(findings: Findings) -> HtmlTable | None:
     own = findings.data.fact("slopes", default=False) and "regions" in findings.data.fact(
         "features", default=[]
     )
-    note += (
-        "Where the counts hardly tell regions apart, the model draws their trends together; the intervals allow for that. "
+    # without a block of regions all have one line, and trends of their sites are drawn to it however many counts there are
+    drawn = "Where the counts hardly tell regions apart, the model draws their trends together"
+    drawn, held = (
+        (drawn, "; the intervals allow for that")
         if own
-        else "Where the counts hardly tell regions apart, the model draws their trends together, and the intervals do not "
-        "cover that. "
+        else (_DRAWN, ", and the intervals do not cover that")
     )
+    note += f"{drawn}{held if findings.regions['percent_lo'].notna().any() else ''}. "
     note += apart
     if table["reason"].nunique() > 1:
         columns.append(("Why no class", lambda r: Cell(str(r.reason))))

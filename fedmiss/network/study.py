@@ -63,7 +63,7 @@ class Study:
     minimum : least number of visits and of sites of all organisations behind a released month
     share : largest share of one organisation in the visits of a released month
     masks : whether sums are masked, which needs three organisations
-    sites : seen, when panels hold sites with a detection only (the default of ``fedmiss panel``), or all
+    sites : seen, when panels may hold sites with a detection only (the default of ``fedmiss panel``), or all
     contributors : least number of organisations behind every released sum, 3 or more under masks; of two organisations
         without masks it is 2
     few_sites : whether sites may be so few that single counts can be worked out (:data:`.rules.SITES_A_MONTH`)
@@ -341,7 +341,7 @@ class Study:
             minimum=self.minimum, jointly=True, share=self.share, contributors=self.contributors,
             few_sites=self.few_sites or not self.masks,
         )  # fmt: skip
-        chosen = candidates(s, base_settings(s, calibrate=self.sites == "all"))
+        chosen = candidates(s, base_settings(s))
         tried = TOLD if s.structure == "auto" and len(chosen) > 1 else None
         before = read_before(self.before["models"], f"study {self.name}, before") if self.before else ()
         return JobSpec(

@@ -149,6 +149,7 @@ class PanelFolder:
                 given=not effort,
                 covariates={name: column[at] for name, column in covariates.items()},
                 frame=self.frame,
+                chosen=self.chosen_by_detection,
                 observer_id=who.to_numpy(object),
             )
         return held, mine

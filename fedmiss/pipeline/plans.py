@@ -34,7 +34,7 @@ def check_fixed(settings: FastSettings) -> None:
         )
 
 
-def base_settings(settings: FastSettings, *, calibrate: bool = True) -> CountSettings:
+def base_settings(settings: FastSettings) -> CountSettings:
     """Translate the step's settings into the model's, before rank and model are chosen."""
     if settings.time == "fixed":
         return CountSettings(time="fixed", rank=0, season=False, slopes=False, seed=settings.seed)
@@ -46,7 +46,6 @@ def base_settings(settings: FastSettings, *, calibrate: bool = True) -> CountSet
         occupancy=settings.occupancy,
         features=named_features(settings.structure),
         seed=settings.seed,
-        calibrate=calibrate,
         **chosen,  # type: ignore[arg-type]
     )
 
@@ -124,7 +123,7 @@ def job_of(folder: PanelFolder, settings: FastSettings) -> JobSpec:
             model="negbin" if settings.model == "auto" else settings.model,
             rank=0 if settings.rank == "auto" else settings.rank,
         )
-    chosen = candidates(settings, base_settings(settings, calibrate=not folder.chosen_by_detection))
+    chosen = candidates(settings, base_settings(settings))
     return JobSpec(
         plan_of(folder, settings), chosen, folds=settings.folds, by=settings.folds_by, one_se=settings.one_se,
         bootstrap=settings.bootstrap, seed=settings.seed,

@@ -20,6 +20,7 @@ from fedmiss.federation.triangle import from_triangle
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.families import FAMILIES, POISSON
 from fedmiss.models.lowrank.settings import CountSettings
+from tests.federation.network import clubs_of, tapped
 from tests.federation.owners import owned
 from tests.models.panels import calendar, cells_of, simulate, split, truth
 
@@ -267,6 +268,21 @@ def test_negative_binomial_keeps_the_total_of_the_counts():
     assert fit.expected()[g.site, g.month].sum() == pytest.approx(g.count.sum(), rel=1e-9)
     assert fit_counts(panel, CountSettings(rank=1)).smear == pytest.approx(1.0, abs=0.01)
     assert fit_counts(panel, CountSettings(rank=1, dispersion="negbin", calibrate=False)).smear == 1.0
+
+
+@pytest.mark.parametrize("chosen", [(), ("g01",)], ids=["all-sites", "one-left-some-out"])
+def test_a_study_is_scaled_to_the_counts_but_where_somebody_left_sites_out(tmp_path, chosen):
+    panel, _ = bursts(J=80, seed=5)
+    clubs = clubs_of(panel, tmp_path)
+    assert set(chosen) < set(clubs)
+    for name in chosen:
+        clubs[name].visits = replace(clubs[name].visits, chosen=True)
+    _, _, job = tapped(clubs, tmp_path, [CountSettings(rank=0, dispersion="negbin")])
+    (member,) = job.members
+    if chosen:
+        assert member.state.smear == 1.0
+    else:
+        assert member.state.smear > 1.02
 
 
 @pytest.mark.parametrize("dispersion", ["quasi", "negbin", "none"])

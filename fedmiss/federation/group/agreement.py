@@ -62,6 +62,7 @@ def hello(program: GroupProgram, question: msg.Hello) -> msg.Description:
         program.minimum,
         program.contributors,
         visits.frame,
+        visits.chosen,
     )
 
 

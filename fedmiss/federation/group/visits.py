@@ -43,6 +43,7 @@ class Visits:
     calendar : whether ``month`` is a calendar month
     covariates : name -> (J,) of the sites, NaN for a gap; categories as columns of 0 and 1 (``features.expanded``)
     frame : whether sites that nobody visited stand for an area, so that totals of the visited ones are wanted too
+    chosen : whether sites are here because the species was found there, so that counts are above what is expected
     observer_id : (n,) texts        id of every observer, which keys its weights in replicates; None for its number
     """
 
@@ -62,6 +63,7 @@ class Visits:
     calendar: bool = True
     covariates: Mapping[str, F64] = field(default_factory=dict)
     frame: bool = False
+    chosen: bool = False
     observer_id: np.ndarray | None = None
 
     @property
@@ -258,6 +260,7 @@ def _together(groups: list[Visits], at: list[I64]) -> Visits:
             name: of_sites(name) for name in dict.fromkeys(n for one in groups for n in one.covariates)
         },
         frame=any(one.frame for one in groups),
+        chosen=any(one.chosen for one in groups),
         observer_id=np.concatenate(who),
     )
 

@@ -171,8 +171,8 @@ class SupportSums(Answer):
     )
     effort: np.ndarray = _f(
         "the same of sites with a visit that stands out: by each column of effort, beside month and columns before it, "
-        "by an observer who is new, by one who can be told from the site (or such observers, if fewer); but for the "
-        "last times kinds of visits over products of columns, if fewer",
+        "by a new observer, by one who can be told from the site (or such observers, if fewer); but for the last, a part "
+        "of the least number where kinds of visits are fewer than products of columns",
         "(E, 3)",
         bits=20,
     )

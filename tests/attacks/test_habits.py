@@ -122,3 +122,23 @@ def test_minutes_and_km_of_few_observers_would_be_told(tmp_path, monkeypatch):
     axes, found, true = with_terms(4, tmp_path / "none")
     assert axes.terms == ("duration", "distance", "observers")
     assert sorted(found.tolist()) == sorted(true.tolist())
+
+
+def test_effort_stays_where_two_count_by_a_protocol_and_a_third_has_more_sites(tmp_path):
+    """Kinds of visits are as many as products there: shares are of sites, of which the third has less than half."""
+    rng = np.random.default_rng(4)
+    own = np.repeat(np.arange(3), (100, 60, 60))
+    site, month = np.nonzero(rng.random((own.size, 24)) < 0.5)
+    free, n = own[site] == 0, site.size
+    minutes = np.where(free, rng.integers(10, 180, n), rng.choice([5, 10], n))
+    km = np.where(free, rng.integers(0, 60, n) / 10.0, rng.choice([0.0, 0.5], n))
+    x = np.column_stack([minutes, km, np.ones(n)])
+    y = rng.poisson(np.exp(1 + 0.3 * np.log(minutes / 60.0))).astype(float)
+    who = rng.integers(0, 15, n)
+    panel = dealt((own.size, 24), site, month, y, owner=own[site], observer=who)
+    clubs = clubs_of(panel, tmp_path)
+    for k, club in enumerate(clubs.values()):
+        club.visits = replace(club.visits, effort=x[own[site] == k], given=False)
+    tap, _, result = tapped(clubs, tmp_path, [CountSettings(rank=0)], least=LEAST, bootstrap=1)
+    assert result.agreement.notes == ()
+    assert [q for q in tap.asked if isinstance(q, msg.Axes)][-1].terms == ("duration", "distance")

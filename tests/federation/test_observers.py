@@ -9,6 +9,7 @@ from fedmiss.federation.hub.values import evolve
 from fedmiss.federation.local import LocalFederation
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
+from tests.designs import simulate_design
 from tests.models.panels import calendar, truth
 
 
@@ -93,6 +94,18 @@ def test_what_observers_have_in_common_is_moved_without_a_move_of_any_visit():
             loss(d + by + step[0], e + step[1]) - loss(d + by - step[0], e - step[1]) for by in (0, 0.01)
         )
         assert abs(there) < 1e-9 * abs(away)
+
+
+def test_where_months_follow_no_series_their_prior_means_do_not_follow_later_observers():
+    """Nothing would bring them back: a fit would end where its way led it, with a trend that no prior holds."""
+    p = simulate_design("skilled", 1, sites=40, visits=1200)
+    group = Group.of("g", p.site, p.month, p.count, p.observer, effort=p.log_effort[:, None])
+    panel = GroupPanel.of(len(p.expected), p.year.size, [group])
+    state = fit_counts(panel, CountSettings(rank=0, observers=True, learning=True)).state
+    assert state.converged
+    assert abs(state.kappa[-1]) > 0.001
+    assert np.ptp(state.T[:, 0]) > 0.1
+    assert np.ptp(state.prior[:, 0]) < 1e-9
 
 
 @pytest.mark.parametrize("size", [0.0, 1.5])

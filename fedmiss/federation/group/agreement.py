@@ -182,7 +182,9 @@ def support(program: GroupProgram, question: msg.Support) -> msg.SupportSums:
             columns.shape[1] - np.arange(len(effort) - 1)[::-1]
         )  # each column beside those before; that of new ones
         kinds = np.array([_kinds(columns[:, :k]) for k in last])
-        effort[:-1, 0] = np.minimum(effort[:-1, 0], max(program.minimum, 1) * kinds)
+        # Too few kinds are a part of the least number; where they are enough sites stay, of which shares are.
+        enough = np.where(kinds < 1.0, max(program.minimum, 1) * kinds, np.inf)
+        effort[:-1, 0] = np.minimum(effort[:-1, 0], enough)
     effort[:, 1] = effort[:, 0] > 0
     if question.visits.size:
         left, made = question.sites - sites, question.visits - visits

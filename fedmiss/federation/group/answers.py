@@ -318,7 +318,7 @@ def _in_years(program: GroupProgram, number: F64, sums: F64) -> F64:
     """Sums (n, 2) of how late ``number`` (n, 1) observers come, and of the squares, in whole years.
 
     Exact ones of few observers tell how late each comes (``tests/attacks/test_late.py``). The first goes up or down by
-    chance, the same in every fit; the second up, so that steps of what observers have in common are no longer than before.
+    chance, the same in every fit; the second up, so that steps of what observers have in common are seldom longer for it.
     """
     by_chance = secret_rng(program.secret, program.name, "how late observers come").random()
     first = np.floor(sums[:, :1] / YEARS + by_chance) * YEARS

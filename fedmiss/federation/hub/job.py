@@ -188,8 +188,9 @@ def _agreed(link: Link, order: JobSpec) -> tuple[Agreement, Panel]:
         if agreement.panel.least and wanted and not agreement.panel.observers[place]:
             raise ConfigError(
                 f"the model has effects of observers, and fewer than {agreement.panel.least} sites or "
-                f"{agreement.panel.contributors} groups, or too large a share of one, have {who}: their sums would "
-                f"be of few. {'Make the revision without --from' if order.before else 'Leave observers out of the study'}."
+                f"{agreement.panel.contributors} groups, or too large a share of one, have {who}, or without one of them "
+                f"these are too few{' or of few habits' if place == 2 else ''}: their sums would be of few. "
+                f"{'Make the revision without --from' if order.before else 'Leave observers out of the study'}."
             )
     if (
         _released_by_fold(order, agreement.panel)

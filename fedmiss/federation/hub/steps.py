@@ -408,12 +408,14 @@ def _effort_step(
     # with what visits say of it at the end.
     x = panel.years - panel.years.mean()
     pull[..., -1] -= phi * (x * (old.T - old.prior)[..., 0] / old.widths[..., 0]).sum(axis=-1)
+    if state.series is None:  # prior means that follow no series stay where they are, and hold the line
+        A[..., -1, -1] += phi * (x**2 / old.widths[..., 0]).sum(axis=-1)
     along = A[..., :-1, -1] / np.maximum(A[..., -1, -1:], 1e-300)
     A, pull = A[..., :-1, :-1] - along[..., None] * A[..., -1:, :-1], pull[..., :-1] - along * pull[..., -1:]
     step = np.clip(np.linalg.solve(A, pull[..., None])[..., 0], -cap, cap)
     line = -(along * step).sum(axis=-1)
     T, prior = state.T.copy(), state.prior.copy()
-    for column in (T, prior):
+    for column in (T, prior) if state.series else (T,):
         column[..., 0] += line[..., None] * x
     level = (mean * np.concatenate([step, line[..., None]], axis=-1)).sum(axis=-1)
     return evolve(state, kappa=kappa + step, mu=mu - level, T=T, prior=prior)

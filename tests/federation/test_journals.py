@@ -222,12 +222,12 @@ def test_a_digest_of_the_data_covers_every_field(panel, tmp_path):
     change = {
         "site_id": held.site_id[::-1], "region": np.array(["north"] * len(held.site_id), dtype=object),
         "detected": ~held.detected, "effort": ones[:, None], "species": "Ardea alba", "checklist": ones.astype(object),
-        "exposure": ones, "given": not held.given, "calendar": False, "frame": True, "chosen": True, "covariates": {"height": ones[:15]},
-        "observer_id": held.who[::-1],
+        "exposure": ones, "given": not held.given, "calendar": False, "frame": True, "chosen": True,
+        "covariates": {"height": ones[:15]}, "observer_id": held.who[::-1],
     }  # fmt: skip
     change |= {name: getattr(held, name) + 1 for name in ("site", "month", "count", "observer", "weight")}
     assert change.keys() == {f.name for f in fields(held)}
-    assert len({digest_of(held), *(digest_of(replace(held, **{k: v})) for k, v in change.items())}) == 18
+    assert len({digest_of(held), *(digest_of(replace(held, **{k: v})) for k, v in change.items())}) == len(change) + 1
 
 
 @pytest.mark.slow

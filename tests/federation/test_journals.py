@@ -227,7 +227,10 @@ def test_a_digest_of_the_data_covers_every_field(panel, tmp_path):
     }  # fmt: skip
     change |= {name: getattr(held, name) + 1 for name in ("site", "month", "count", "observer", "weight")}
     assert change.keys() == {f.name for f in fields(held)}
-    assert len({digest_of(held), *(digest_of(replace(held, **{k: v})) for k, v in change.items())}) == len(change) + 1
+    assert (
+        len({digest_of(held), *(digest_of(replace(held, **{k: v})) for k, v in change.items())})
+        == len(change) + 1
+    )
 
 
 @pytest.mark.slow

@@ -128,7 +128,7 @@ SENTENCES = [
     "highest in {_}, week {#peak_week}, with {week_peak} {unit}",
     "(days to 7, 14, 21 and the end)",
     "A week with fewer than 10 counts",
-    "year, where there are 5.",
+    "year, where there are 5; few counts widen it by chance.",
     "{#map_sites} sites in {#hexagons} hexagons of {hexagon_km} km",
     "Map of {#map_sites} sites in {#hexagons} hexagons: {#hexagons_down} of them decline; the median change is "
     "{hexagon_median} % per year",

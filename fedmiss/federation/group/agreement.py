@@ -178,9 +178,8 @@ def support(program: GroupProgram, question: msg.Support) -> msg.SupportSums:
             observers = 0 if program.finds else distinct(used.observer[live][stands[:, who]]).size
             effort[who, 0] = min(effort[who, 0], observers)
         columns = np.column_stack([used.effort, used.experience[:, 1]])[live]
-        last = (
-            columns.shape[1] - np.arange(len(effort) - 1)[::-1]
-        )  # each column beside those before; that of new ones
+        # each column beside those before it; the last is that of new observers
+        last = columns.shape[1] - np.arange(len(effort) - 1)[::-1]
         kinds = np.array([_kinds(columns[:, :k]) for k in last])
         # Too few kinds are a part of the least number; where they are enough sites stay, of which shares are.
         enough = np.where(kinds < 1.0, max(program.minimum, 1) * kinds, np.inf)

@@ -302,7 +302,7 @@ def _observer_steps(program: GroupProgram, batch: Batch, fits: I64) -> F64:
     about = np.where(active, effects - batch.leaning[fits], 0.0)
     # Between organisations those whom a fold leaves out count too, as people of whom nothing is known: else its sums would
     # tell how late one is who came to a single block.
-    told = active | program.observing if program.jointly else active
+    told = active | batch.observing if program.jointly else active
     late = np.where(told, batch.late, 0.0)
     each = (
         effects**2 + np.where(told, spread, 0.0), told, np.where(active, known, 0.0), about,

@@ -104,6 +104,7 @@ class Batch:
     rows: CellParts
     effort: F64  # (R, K), where observers learn with one column more, the year, which has no coefficient
     observer: I32  # (R,) rows' observers where observer effects are estimated, else empty
+    observing: Bool  # (observers,) who have visits that take part, in whichever fold
     late: F64  # (observers,) how late each one's visits are (:func:`.visits.experience`); zeros without that column
     weights: F64  # (n, m) of the visits, prior weights included
     test: F64  # (n, m) weights of held-out visits, or (0, 0)
@@ -176,7 +177,9 @@ class Batch:
         rows = CellParts.of(cells, scale.values(family.values(visits.count)), weights, plain=plain)
         R = rows.w.shape[1]
         I = int(visits.observer.max(initial=-1)) + 1 if question.observers else 0
-        late = np.zeros(I)
+        observing, late = np.zeros(I, dtype=bool), np.zeros(I)
+        if question.observers:
+            observing[visits.observer[visits.weight > 0]] = True
         if question.learning:  # the same at all visits of an observer
             late[visits.observer] = visits.experience[:, 1]
         presence = None
@@ -190,7 +193,8 @@ class Batch:
             family=family, scale=scale, cells=cells, rows=rows, weights=weights, numbers=question.numbers,
             seed=question.seed,
             test=np.zeros((0, 0)) if test is None else test, effort=effort, observers=question.observers,
-            observer=visits.observer if question.observers else visits.observer[:0], late=late, p=question.p,
+            observer=visits.observer if question.observers else visits.observer[:0], late=late,
+            observing=observing, p=question.p,
             chunks=kernels.chunks_of(cells.nnz),
             mu=np.zeros(n), month_mean=_months(n, L, question.p, question.line), month_cov=np.zeros((n, L, question.p,
             question.p)),

@@ -263,13 +263,6 @@ class GroupProgram:
         return out
 
     @property
-    def observing(self) -> Bool:
-        """Observers (n,) of visits that take part, by their numbers."""
-        used = self.need()
-        out: Bool = np.bincount(used.observer, used.weight) > 0
-        return out
-
-    @property
     def n_standing(self) -> float:
         """Number of sites that joint totals are of, as messages have it."""
         return float(self.standing.sum())

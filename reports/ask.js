@@ -203,9 +203,9 @@
   function site() {
     if (!picker || picker.value === "") { return; }
     var j = Number(picker.value), name = Q.sites.name[j], mean = part(S.expected, j), count = part(S.count, j);
-    var lo = part(S.lo, j), hi = part(S.hi, j), b = S.slope[j], se = S.se[j], pc = function (v) { return 100 * (Math.exp(v) - 1); }, ends = M.limits(b, se);
-    var kind = Q.sites.kind[j] === Q.none ? say("no class (counted in too few years, or no interval)") : say(Q.sites.kind[j]);
-    var words = name + (isFinite(b) ? ": " + say("① per year", percent(pc(b))) + limited(ends[0], ends[1]) + ", " + kind : "") + ".";
+    var lo = part(S.lo, j), hi = part(S.hi, j), b = S.slope[j], pc = function (v) { return 100 * (Math.exp(v) - 1); };
+    var kind = Q.sites.kind[j] === Q.none ? say("no class (counted in too few years, no interval, or no class of all sites together)") : say(Q.sites.kind[j]);
+    var words = name + (isFinite(b) ? ": " + say("① per year", percent(pc(b))) + limited(S.ends[0][j], S.ends[1][j]) + ", " + kind : "") + ".";
     el("site-said").textContent = words;
     draw(el("site-figure"), { value: mean, dots: count, lo: lo, hi: hi, unit: say("① a visit", say(Q.unit)), label: say("Counts and fitted line of ①", words),
       say: function (i) {

@@ -19,7 +19,7 @@
     return held[k];
   }
   var sites = Q.sites && { expected: unpack(Q.sites.expected, Float64Array), slope: unpack(Q.sites.slope, Float64Array),
-    se: unpack(Q.sites.se, Float64Array), count: unpack(Q.sites.mean_count, Float32Array),
+    ends: Q.sites.ends.map(function (v) { return unpack(v, Float64Array); }), count: unpack(Q.sites.mean_count, Float32Array),
     lo: unpack(Q.sites.lo, Float32Array), hi: unpack(Q.sites.hi, Float32Array) };
 
   // -- statistics ------------------------------------------------------------------------------------------
@@ -169,12 +169,6 @@
     return [kind, l1, h1];
   }
 
-  // The limits of a site, in percent a year: by the rule of its class.
-  function limits(b, se) {
-    var n = source(0).used.filter(Boolean).length;
-    return classify(b, se, n, Q.rule, 1.96).slice(1).map(function (m) { return 100 * (m - 1); });
-  }
-
   // -- one question ----------------------------------------------------------------------------------------
   function pick(v, mask) { return Array.from(v).filter(function (_, i) { return mask[i]; }); }
   function within(range) { return Q.years.map(function (y) { return y >= range[0] && y <= range[1]; }); }
@@ -256,5 +250,5 @@
       from_year: n ? year[0] : -1, to_year: n ? year[n - 1] : -1, shift: n ? mean(logs(total)) : NaN, mid: mid };
   }
 
-  window.fedmissQuestion = { data: Q, sites: sites, answer: answer, interval: interval, limits: limits };
+  window.fedmissQuestion = { data: Q, sites: sites, answer: answer, interval: interval };
 })();

@@ -13,7 +13,7 @@ from fedmiss.arrays import F64, Bool
 from fedmiss.errors import InputError
 from fedmiss.folders import ALL, VISITED
 from fedmiss.report import words
-from fedmiss.report.classes import NOT_CLASSIFIED, classify
+from fedmiss.report.classes import NOT_CLASSIFIED, classify, student_quantile
 from fedmiss.report.coverage import (
     MIN_SITE_YEARS,
     Coverage,
@@ -93,7 +93,10 @@ def analyse(data: ReportInputs, settings: ReportSettings) -> Analysis:
     years = series.years
     by_month, found = monthly_coverage(data), cover.n_detected > 0
     monthly, yearly = (t if found else never_found(t) for t in (series.monthly(), series.index(base)))
-    sites = _sites(data, years, settings)
+    whole = found_in(
+        Part(series, refuse, cover.n_sites), settings, base, by_month["missing"].to_numpy(dtype=np.float64)
+    )
+    sites = _sites(data, years, settings, whole["trend"])
     parts = _parts(data, settings, refuse)
     return Analysis(
         data=data,
@@ -110,12 +113,7 @@ def analyse(data: ReportInputs, settings: ReportSettings) -> Analysis:
         regions=region_table(parts, settings, series),
         visited=region_table(_visited(data, settings, refuse), settings, series),
         sites=sites,
-        **found_in(
-            Part(series, refuse, cover.n_sites),
-            settings,
-            base,
-            by_month["missing"].to_numpy(dtype=np.float64),
-        ),
+        **whole,
     )
 
 
@@ -203,8 +201,12 @@ def _region_reason(data: ReportInputs, region: str, n_sites: int) -> str | None:
     return None
 
 
-def _sites(data: ReportInputs, years: Years, settings: ReportSettings) -> pd.DataFrame:
-    """Trend and abundance of each site; the map and the site table are drawn from it."""
+def _sites(data: ReportInputs, years: Years, settings: ReportSettings, trend: pd.Series) -> pd.DataFrame:
+    """Trend and abundance of each site; the map and the site table are drawn from it.
+
+    Good and bad years are common to the sites: no site's ``trend`` is known better than the scatter of years lets that of
+    all sites be known, and where that one has no class none has.
+    """
     per_year = data.expected @ years.W.T  # (J, Y) birds, mean over the season's months
     used = years.used
     slope: F64 = log_slope(years.year[used], per_year[:, used])
@@ -224,11 +226,14 @@ def _sites(data: ReportInputs, years: Years, settings: ReportSettings) -> pd.Dat
     slope[finds.index[finds == 0]] = se[finds.index[finds == 0]] = np.nan
     # A total below 0, as a Gaussian fit may give, has no logarithm: the fit's slope there is that of a billionth of a bird.
     slope, se = (np.where((per_year < 0).any(axis=1), np.nan, value) for value in (slope, se))
+    # The error of the totals aside, nothing where the convention leaves the scatter out.
+    se = np.sqrt(se**2 + max(trend["slope_se"] ** 2 - trend["slope_se_sampling"] ** 2, 0.0))
+    quantile = 1.96 if settings.convention == "trim" or n_used < 3 else student_quantile(0.95, n_used - 2)
+    classes = [classify(*known, n_used, settings.rule, quantile) for known in zip(slope, se, strict=True)]
+    refused = data.one_trend or trend["trend_class"] == NOT_CLASSIFIED
     names = [
-        classify(change, error, n_used, settings.rule).name
-        if counted >= MIN_SITE_YEARS and not data.one_trend
-        else NOT_CLASSIFIED
-        for change, error, counted in zip(slope, se, n_years, strict=True)
+        NOT_CLASSIFIED if refused or counted < MIN_SITE_YEARS else found.name
+        for found, counted in zip(classes, n_years, strict=True)
     ]
     out = data.sites[["site_index", "site_id", "site_name", "region", "latitude", "longitude"]].copy()
     if settings.coarse_map > 0:
@@ -245,6 +250,8 @@ def _sites(data: ReportInputs, years: Years, settings: ReportSettings) -> pd.Dat
         slope=slope,
         slope_se=se,
         percent_per_year=100.0 * (np.exp(slope) - 1.0),
+        percent_lo=[100.0 * (found.lo - 1.0) for found in classes],
+        percent_hi=[100.0 * (found.hi - 1.0) for found in classes],
         trend_class=names,
     )
 

@@ -210,7 +210,7 @@ def _draw_classes(fig: Figure, ax: Axes, table: pd.DataFrame, *, frame_of_sites:
         handle.set_sizes([40])  # type: ignore[union-attr]
     caption = (
         "Each circle is a site. Its area is the mean estimated total, its colour the class of the site's own trend. "
-        f"Unfilled: no class (counted in fewer than {MIN_SITE_YEARS} years, or no interval)."
+        f"Unfilled: no class (counted in fewer than {MIN_SITE_YEARS} years, no interval, or no class of all sites together)."
     )
     if never.any():
         caption += " Grey rings: sites that nobody visited, with what is expected there."

@@ -257,7 +257,7 @@ def _sites(
         "at": [places.get(int(site)) for site in index],
         "kind": rows["trend_class"].tolist(),
         "slope": _packed(rows["slope"].to_numpy()),
-        "se": _packed(rows["slope_se"].to_numpy()),
+        "ends": [_packed(rows[name].to_numpy()) for name in ("percent_lo", "percent_hi")],
         "expected": _packed(table["expected"].to_numpy()),
         # Single precision where a number is only drawn; double where the browser goes on computing with it.
         **{name: _packed(table[name].to_numpy(), "<f4") for name in ("mean_count", "lo", "hi")},

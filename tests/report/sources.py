@@ -102,7 +102,7 @@ SENTENCES = [
     "Bars: 95 % interval of each year's index.",
     "Bars are 95 % intervals.",
     "a decline above 25 % or 50 % over the window whose 95 % interval does not include 0.",
-    "(counted in fewer than {#years_for_a_class} years, or no interval)",
+    "(counted in fewer than {#years_for_a_class} years, no interval, or no class of all sites together)",
     "TRIM, model 3",
     "Gaussian on log1p",
     "in TRIM's model 3",

@@ -146,9 +146,10 @@ def test_a_site_whose_total_is_below_nought_has_no_slope():
         sites=sites,
         cells=pd.DataFrame({"site_index": [0, 1], "n_detected": [1, 1]}),
     )
-    got = _sites(data, make_years(months), ReportSettings())
+    trend = pd.Series({"slope_se": 0.01, "slope_se_sampling": 0.01, "trend_class": "stable"})
+    got = _sites(data, make_years(months), ReportSettings(), trend)
     assert got["slope"].isna().tolist() == got["slope_se"].isna().tolist() == [False, True]
-    assert got["trend_class"].tolist() == ["moderate increase", "not classified"]
+    assert got["trend_class"].tolist() == ["stable", "not classified"]
 
 
 def test_groups_without_a_common_region_are_told_apart_and_only_those():

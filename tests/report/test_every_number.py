@@ -43,19 +43,13 @@ def table_specs(s: Sources, one_trend: bool) -> dict:
     for m in ("deviance", "log_rmse", "total_bias"):
         sums[m] = sums[m] / sums["n"]
     sites = t["sites"].sort_values("mean_total", ascending=False, kind="stable").head(150)
-    slope, se = sites["slope"], sites["slope_se"]
-    half = 1.96 * se
-    if rtrim := t["trend"]["rule"].iloc[0] == "rtrim":
-        half = stats.t.ppf(0.975, t["trend"]["n_years"].iloc[0] - 2) * se
     sites = sites.assign(
         name="site " + sites["site_index"].astype(str)
         if "coarse_map" in s.facts
         else sites["site_name"].astype(object).fillna(sites["site_id"].astype(str)),
-        lo=100 * (np.exp(slope - half) if rtrim else np.maximum(np.exp(slope) * (1 - half), 0)) - 100,
-        hi=100 * (np.exp(slope + half) if rtrim else np.exp(slope) * (1 + half)) - 100,
     )
     where = ["region"] if sites["region"].notna().any() else []
-    own = [] if one_trend else [["percent_per_year"], ["lo", "hi"], "trend_class"]
+    own = [] if one_trend else [["percent_per_year"], ["percent_lo", "percent_hi"], "trend_class"]
     trend = [["from_year#", "to_year#"], ["percent_per_year"], ["percent_lo", "percent_hi"], "trend_class"]
     windows = t["windows"].assign(alert=t["windows"]["alert"].astype(object).fillna("none"))
     regions = t["regions"].sort_values("share", ascending=False, kind="stable").head(60)

@@ -16,7 +16,7 @@ from fedmiss.errors import ConfigError, InputError
 from fedmiss.files import read_manifest, write_manifest
 from fedmiss.report.analysis import ReportSettings, analyse
 from fedmiss.report.build import build_report
-from fedmiss.report.classes import by_limits
+from fedmiss.report.classes import by_limits, classify, student_quantile
 from fedmiss.report.exchange import read_ocv, read_out_totals, write_exchange
 from fedmiss.report.inputs import Source, read_inputs
 from fedmiss.report.prose import caveats, headline, limits
@@ -61,6 +61,38 @@ def test_a_site_has_the_class_of_the_interval_beside_it(full, rule):
         )
         rounded = {by_limits(lo + off, hi + off) for off in (-6e-4, 0.0, 6e-4)}
         assert row[-1].text in rounded | {"not classified"}
+
+
+def test_no_trend_of_a_site_is_known_better_than_the_scatter_of_years_lets_all_be_known(full):
+    """Good and bad years are common to the sites. A map of a flat irruptive species was full of strong increases."""
+    year = full.months["year"].to_numpy()
+    fluctuating = np.exp(0.5 * np.random.default_rng(0).normal(size=np.ptp(year) + 1))[year - year.min()]
+    draws = {name: values * fluctuating for name, values in full.data.draws.items()}
+    data = replace(full.data, expected=full.data.expected * fluctuating, draws=draws)
+    sites, t = (a := analyse(data, full.settings)).sites, a.trend
+    slopes = data.site_trends.sort_values("site_index")["slope_se"].to_numpy()
+    scatter = t["slope_se"] ** 2 - t["slope_se_sampling"] ** 2
+    assert scatter > 0
+    known = sites["slope_se"].notna()
+    assert known.any()
+    np.testing.assert_allclose(sites["slope_se"][known] ** 2, slopes[known] ** 2 + scatter, rtol=1e-6)
+    of_all = classify(
+        t["slope"], t["slope_se"], t["n_years"], t["rule"], student_quantile(0.95, t["n_years"] - 2)
+    )
+    assert of_all.name == t["trend_class"]
+    alike = data.site_trends.assign(slope=t["slope"], slope_se=t["slope_se_sampling"])
+    classes = analyse(replace(data, site_trends=alike), full.settings).sites["trend_class"]
+    assert set(classes) - {"not classified"} == {t["trend_class"]}
+    narrow = analyse(data, replace(full.settings, convention="trim")).sites["slope_se"]
+    np.testing.assert_array_equal(narrow[known], slopes[known])
+
+
+def test_where_all_sites_together_have_no_class_no_site_has_one(full, monkeypatch):
+    monkeypatch.setattr("fedmiss.report.analysis.thin_counts", lambda *_: ["too few counts"])
+    a = analyse(full.data, full.settings)
+    assert not a.classified
+    assert set(a.sites["trend_class"]) == {"not classified"}
+    assert "no site has one" in places(a, {}).values["sites"].note
 
 
 def test_sites_without_a_region_are_told_where_regions_do_not_add_up(full):

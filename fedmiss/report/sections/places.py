@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.cautions import biased_visits
-from fedmiss.report.classes import classify
 from fedmiss.report.coverage import MIN_FINDS
 from fedmiss.report.sections import Cell, Column, HtmlTable, Section, cell, range_cell, table_of
 from fedmiss.report.sections.question import askable
@@ -47,6 +46,8 @@ def _sites(analysis: Analysis) -> HtmlTable:
     if not analysis.data.one_trend:
         trend = (
             "A site counted in fewer than three years has no class: its trend is borrowed from the others."
+            if analysis.classified
+            else "All sites together have no class, so no site has one."
         )
         if analysis.sites["slope"].isna().any():
             trend += " A site where the species was never found has no trend."
@@ -57,7 +58,7 @@ def _sites(analysis: Analysis) -> HtmlTable:
             )
         columns += [
             ("Change per year", lambda r: cell(percent, r.percent_per_year)),
-            ("95 % interval", lambda r: range_cell(*_limits(analysis, r.slope, r.slope_se))),
+            ("95 % interval", lambda r: range_cell(r.percent_lo, r.percent_hi)),
             ("Class", lambda r: Cell(str(r.trend_class))),
         ]
     table = analysis.sites.sort_values("mean_total", ascending=False, kind="stable").head(SHOWN)
@@ -95,8 +96,3 @@ def _visits(analysis: Analysis) -> HtmlTable | None:
         note,
     )
 
-
-def _limits(analysis: Analysis, slope: float, se: float) -> tuple[float, float]:
-    """Return the limits, in percent, by which the rule decides, so that interval and class agree."""
-    of = classify(slope, se, int(analysis.years.used.sum()), analysis.settings.rule)
-    return 100.0 * (of.lo - 1.0), 100.0 * (of.hi - 1.0)

@@ -27,7 +27,7 @@ WORDS = (
     "Yearly index with its interval, and the straight trend.", "Counts and fitted line of ①", "① (not held by the page)",
     "Rule: ①, with the scatter of years.", "Rule: ①, without the scatter of years.", "No answer", "No trend class",
     "No class: ①.", "Left out (press to take back):", "Leave this site out", "Take this site back",
-    "no class (counted in too few years, or no interval)", "there is ① complete year with counts; a class needs ②",
+    "no class (counted in too few years, no interval, or no class of all sites together)", "there is ① complete year with counts; a class needs ②",
     "there are ① complete years with counts; a class needs ②", "the total of some year is not positive",
     "the total of some year is not positive in some replicate",
     "no bootstrap replicates were made, so no interval is available",

@@ -7,7 +7,6 @@ from html import unescape
 import numpy as np
 import pandas as pd
 import pytest
-from scipy import stats
 
 from fedmiss.atomic import read_json
 from fedmiss.report.build import build_report

@@ -95,4 +95,3 @@ def _visits(analysis: Analysis) -> HtmlTable | None:
         ],
         note,
     )
-

@@ -215,7 +215,9 @@
 
   function trend(c, s, rows) {
     var mask = both(within(c.window), s.used), year = pick(Q.years, mask), n = year.length, B = rows.length;
-    var total = pick(s.total, mask), values = rows.map(function (r) { return pick(r, mask); });
+    var least = Q.least[2] * Math.max.apply(null, [0].concat(pick(s.total, s.used)));
+    function raised(v) { return pick(v, mask).map(function (t) { return t >= 0 && t < least ? least : t; }); }
+    var total = raised(s.total), values = rows.map(raised);
     var mid = n ? mean(year) : 0, x = year.map(function (y) { return y - mid; });
     var slope = n < 2 ? NaN : slopeOf(x, logs(total)), sampling = NaN, added = NaN, se, q = 1.96;
     if (B > 1 && n > 1) { sampling = deviation(values.map(function (r) { return slopeOf(x, logs(r)); })); }
@@ -238,8 +240,7 @@
       B === 0 ? "no bootstrap replicates were made, so no interval is available" :
       B < Q.least[1] ? ["there are ① bootstrap replicates; an interval needs ②", B, Q.least[1]] :
       !values.every(positive) ? "the total of some year is not positive in some replicate" : "");
-    var least = Q.least[2] * Math.max.apply(null, [0].concat(pick(s.total, s.used)));
-    var nought = total.filter(function (t) { return t < least; }).length, open = verdict[0] === "stable" || verdict[0] === "uncertain";
+    var nought = total.filter(function (t) { return t <= least; }).length, open = verdict[0] === "stable" || verdict[0] === "uncertain";
     if (!reason && nought && (open || nought === n)) {
       reason = ["the total of some year is less than a millionth of the largest, which counts cannot tell from ①", 0];
     }

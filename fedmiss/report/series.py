@@ -105,9 +105,21 @@ class MonthlySeries:
         return replace(self, n_observed=np.where(out, -np.abs(seen), seen))
 
     def within(self, mask: Bool) -> tuple[I64, F64, F64 | None]:
-        """Return the years, totals and replicates of the years in a mask (Y,)."""
+        """Return the years of a mask (Y,), their totals and replicates, none between 0 and a millionth of the largest total.
+
+        Counts cannot tell so few from none, and where nothing was left a replicate that has none has no logarithm.
+        """
         draws = self.yearly_draws
-        return self.years.year[mask], self.yearly[mask], None if draws is None else draws[:, mask]
+        total, values = (
+            None if v is None else np.where((v >= 0) & (v < self.nought), self.nought, v)[..., mask]
+            for v in (self.yearly, draws)
+        )
+        return self.years.year[mask], total, values
+
+    @cached_property
+    def nought(self) -> float:
+        """What counts cannot tell from 0: a millionth of the largest total of a used year."""
+        return NOUGHT * float(self.yearly[self.years.used].max(initial=0.0))
 
     def monthly(self, level: float = 0.95) -> pd.DataFrame:
         """Return the total of each month with its interval."""
@@ -154,12 +166,17 @@ class MonthlySeries:
         standard error divided by its total is the standard error of the logarithm that every interval of the report
         uses; of years of which a replicate is not positive it is the plain covariance.
         """
-        year, total, values = self.within(self.years.used)
+        used, values = self.years.used, self.yearly_draws
         if values is None or len(values) < 2:
             raise ConfigError(
                 "covariances need bootstrap replicates (fit/draws.parquet); fit with --bootstrap 200."
             )
-        return year, total, np.atleast_2d(np.cov(_on_log_scale(total, values), rowvar=False))
+        total = self.yearly[used]
+        return (
+            self.years.year[used],
+            total,
+            np.atleast_2d(np.cov(_on_log_scale(total, values[:, used]), rowvar=False)),
+        )
 
     def trend(
         self,
@@ -185,7 +202,7 @@ class MonthlySeries:
         year, total, values = self.within(mask)
         row = trend_row(year, total, values, rule, convention)
         reason = refuse or _reason(year.size, total, values)
-        nought = total < NOUGHT * self.yearly[axis.used].max(initial=0.0)
+        nought = total <= self.nought
         # A direction that is clear stays so however near to 0 these totals are.
         if not reason and (nought.all() or (nought.any() and row["trend_class"] in ("stable", "uncertain"))):
             reason = "the total of some year is less than a millionth of the largest, which counts cannot tell from 0"

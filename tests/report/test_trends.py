@@ -100,10 +100,10 @@ def test_a_last_year_without_birds_has_a_change_whose_two_limits_differ_as_the_r
     wider = student_quantile(0.95, 10) / normal_quantile(0.95)
     wide = np.log(np.array([row["change_lo"], row["change_hi"]]) / 100 + 1) - np.log(0.005)
     np.testing.assert_allclose(wide, wider * (np.log(narrow) - np.log(0.5)), rtol=0.02)
-    draws[:6, -1] = 0.0  # then nothing can be said of the years' scatter, and of both limits nothing
+    draws[:6, -1] = 0.0  # then all may be gone, and the upper limit is as the other replicates say
     row = trends.overall_trend(totals, months, draws).iloc[0]
-    assert np.isnan(row["change_lo"])
-    assert np.isnan(row["change_hi"])
+    assert row["change_lo"] == -100
+    assert row["change_hi"] == pytest.approx(100 * np.exp(wide[1]) * 0.005 - 100, rel=0.05)
     # Where the replicates are not skewed both are as far.
     totals, draws = series(axis(), noise=0.2)
     row = trends.overall_trend(totals, axis(), draws).iloc[0]
@@ -406,12 +406,36 @@ def test_totals_that_are_not_positive_are_the_reason_why_there_is_no_class():
     totals, draws = series(months)
     below, none = totals.copy(), draws.copy()
     below[months["year"] == 2003] = -1.0
-    none[3, months["year"] == 2003] = 0.0
+    none[3, months["year"] == 2003] = -1.0
     for left, replicates, reason in ((below, draws, "is not positive"), (totals, none, "in some replicate")):
         row = trends.overall_trend(left, months, replicates).iloc[0]
         assert row["trend_class"] == "not classified"
         assert reason in row["reason"]
     assert change_points(below, months, draws).empty
+
+
+@pytest.mark.parametrize("end", [0, -1])
+def test_a_species_that_left_or_came_has_a_class_though_replicates_hold_none_of_it(end):
+    """Of a local extinction the page gave no class and no alert, since some replicate of the last year had no bird."""
+    months = axis()
+    years = months["year"].unique()
+    totals, draws = series(months)
+    factor = np.exp(-np.abs(months["year"].to_numpy() - years[-1 - end]))
+    gone = months["year"] == years[end]
+    none = draws * factor
+    none[:5, gone] = 0.0
+    row = trends.overall_trend(totals * factor, months, none).iloc[0]
+    assert row["reason"] == ""
+    assert row["trend_class"] == ("strong increase" if end == 0 else "strong decline")
+    few = none.copy()
+    few[:5, gone] = 1e-9
+    same = trends.overall_trend(totals * factor, months, few).iloc[0]
+    for name in ("slope", "slope_se", "percent_lo", "percent_hi"):
+        assert same[name] == row[name]
+    middle = draws.copy()
+    middle[:5, months["year"] == years[len(years) // 2]] = 0.0
+    wide, narrow = (trends.overall_trend(totals, months, d).iloc[0]["slope_se"] for d in (middle, draws))
+    assert wide >= narrow
 
 
 @pytest.mark.mc

@@ -109,12 +109,12 @@ class MonthlySeries:
 
         Counts cannot tell so few from none, and where nothing was left a replicate that has none has no logarithm.
         """
+
+        def raised(v: F64) -> F64:
+            return np.where((v >= 0) & (v < self.nought), self.nought, v)[..., mask]
+
         draws = self.yearly_draws
-        total, values = (
-            None if v is None else np.where((v >= 0) & (v < self.nought), self.nought, v)[..., mask]
-            for v in (self.yearly, draws)
-        )
-        return self.years.year[mask], total, values
+        return self.years.year[mask], raised(self.yearly), None if draws is None else raised(draws)
 
     @cached_property
     def nought(self) -> float:

@@ -60,10 +60,6 @@ class Description(Answer):
     frame: bool = _f(
         "whether sites that nobody visited stand for an area", clear="whether its panel has such sites"
     )
-    chosen: bool = _f(
-        "whether sites where the species was not found are left out",
-        clear="whether its panel lacks such sites",
-    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -190,7 +190,7 @@ def _seen_of_model(s: Study, own_sites: int) -> list[str]:
         else [
             "  In clear: first and last month with a visit, season, names of regions, names of the sites' covariates and of",
             "  their categories, of each within a factor of 2 the largest value, whether you list sites that nobody",
-            "  visited, or left out sites where the species was not found, the version of fedmiss.",
+            "  visited, the version of fedmiss.",
         ]
     )
     if s.masks:

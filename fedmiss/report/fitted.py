@@ -78,8 +78,8 @@ def lack_of_fit(table: pd.DataFrame, unit: str = "birds") -> str:
 def level_off(table: pd.DataFrame, unit: str = "birds") -> str:
     """Return a sentence when all visits together are fitted more than 10 % above or below what was counted, else nothing.
 
-    A fit is scaled to the counted total, but where sites are in a panel because the species was seen there: the negative
-    binomial's totals are too low then, more so the fewer visits there are.
+    A fit is scaled to the counted total, but where sites are in a panel because the species was seen there: of so few finds
+    that most such sites might have had none, counts are above what is expected.
     """
     counted, fitted = float(table["counted"].sum()), float(table["fitted"].sum())
     if not (counted > 0 and fitted > 0) or abs(fitted / counted - 1.0) <= LEVEL_OFF:

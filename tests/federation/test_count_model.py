@@ -1,6 +1,7 @@
 """Variational EM and the count model around it."""
 
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,6 +10,7 @@ from numba import njit
 
 from fedmiss.federation.calls import bootstrap, cross_validate, fit_counts
 from fedmiss.federation.group import kernels, lane_kernels
+from fedmiss.federation.group.visits import Visits
 from fedmiss.federation.hub.begin import full_strides, switched_off, with_factor
 from fedmiss.federation.hub.bootstrap import totals_of
 from fedmiss.federation.hub.coefficients import start_coefficients
@@ -19,6 +21,7 @@ from fedmiss.federation.results import AverageFit, Posterior
 from fedmiss.federation.triangle import from_triangle
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.families import FAMILIES, POISSON
+from fedmiss.models.lowrank.occupancy import log_zero
 from fedmiss.models.lowrank.settings import CountSettings
 from tests.federation.network import clubs_of, tapped
 from tests.federation.owners import owned
@@ -270,19 +273,39 @@ def test_negative_binomial_keeps_the_total_of_the_counts():
     assert fit_counts(panel, CountSettings(rank=1, dispersion="negbin", calibrate=False)).smear == 1.0
 
 
-@pytest.mark.parametrize("chosen", [(), ("g01",)], ids=["all-sites", "one-left-some-out"])
-def test_a_study_is_scaled_to_the_counts_but_where_somebody_left_sites_out(tmp_path, chosen):
+@pytest.mark.parametrize(
+    "settings", [{"rank": 1, "dispersion": "negbin"}, {"rank": 0}], ids=["negbin", "quasi"]
+)
+def test_where_sites_are_there_for_a_find_counts_are_scaled_to_what_is_expected_of_such_sites(
+    monkeypatch, settings
+):
+    """Only sites with a find stand in such a panel: E[y | some find] = mu / (1 - P(no find)); summed, that is the counts."""
+    rng = np.random.default_rng(5)
+    mean = np.exp(rng.normal(-1.5, 1.2, 120))
+    site, month = np.nonzero(rng.random((120, 36)) < 0.3)
+    count = rng.negative_binomial(0.8, 0.8 / (0.8 + mean[site])).astype(float)
+    found = np.bincount(site, count, 120) > 0
+    assert 60 < found.sum() < 110
+    keep = found[site]
+    site, month, count = (np.cumsum(found) - 1)[site[keep]], month[keep], count[keep]
+    few = GroupPanel.of(int(found.sum()), 36, [Group.of("a", site, month, count)])
+    whole = fit_counts(few, CountSettings(**settings))
+    monkeypatch.setattr("fedmiss.federation.group.panel.Visits", partial(Visits, chosen=True))
+    fit = fit_counts(few, CountSettings(**settings))
+    mu = fit.expected()[site, month] / fit.smear
+    zero = np.bincount(site, log_zero(mu, fit.state.inverse_size, fit.state.phi), few.J)
+    law = np.bincount(site, mu, few.J) / -np.expm1(zero)
+    assert fit.smear * law.sum() == pytest.approx(count.sum(), rel=1e-6)
+    assert fit.smear < whole.smear
+
+
+def test_a_study_is_scaled_to_the_counts_by_what_each_club_knows_of_its_sites(tmp_path):
     panel, _ = bursts(J=80, seed=5)
     clubs = clubs_of(panel, tmp_path)
-    assert set(chosen) < set(clubs)
-    for name in chosen:
-        clubs[name].visits = replace(clubs[name].visits, chosen=True)
-    _, _, job = tapped(clubs, tmp_path, [CountSettings(rank=0, dispersion="negbin")])
-    (member,) = job.members
-    if chosen:
-        assert member.state.smear == 1.0
-    else:
-        assert member.state.smear > 1.02
+    model = [CountSettings(rank=0, dispersion="negbin")]
+    plain = tapped(clubs, tmp_path / "a", model)[2].members[0].state.smear
+    clubs["g01"].visits = replace(clubs["g01"].visits, chosen=True)
+    assert 1.02 < tapped(clubs, tmp_path / "b", model)[2].members[0].state.smear < plain
 
 
 @pytest.mark.parametrize("dispersion", ["quasi", "negbin", "none"])

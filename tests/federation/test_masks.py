@@ -216,7 +216,7 @@ def test_what_a_site_sends_under_masks_tells_nothing(tmp_path, monkeypatch):
         "Description.version", "Description.species", "Description.months", "Description.season", "Description.terms",
         "Description.covariates", "Description.regions", "Description.calendar", "Description.minimum",
         "Refusal.code", "Refusal.text", "Description.contributors", "Description.site_covariates",
-        "Description.magnitudes", "Description.frame", "Description.chosen",
+        "Description.magnitudes", "Description.frame",
     }  # fmt: skip
 
 

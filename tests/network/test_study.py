@@ -223,7 +223,6 @@ def test_a_custodian_reads_all_that_goes_in_clear(more, tmp_path):
     words = {
         "version": "the version of fedmiss", "season": "season", "months": "first and last month",
         "regions": "names of regions", "frame": "sites that nobody visited",
-        "chosen": "left out sites where the species was not found",
         "site_covariates": "names of the sites' covariates and of their categories",
         "magnitudes": "of each within a factor of 2 the largest value",
     }  # fmt: skip

@@ -62,7 +62,6 @@ def hello(program: GroupProgram, question: msg.Hello) -> msg.Description:
         program.minimum,
         program.contributors,
         visits.frame,
-        visits.chosen,
     )
 
 

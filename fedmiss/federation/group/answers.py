@@ -21,7 +21,7 @@ from fedmiss.federation.keys import keyed_hashes, normals
 from fedmiss.federation.triangle import free_places, from_triangle, to_triangle
 from fedmiss.loops import spread_out
 from fedmiss.models.lowrank.families import negbin_deviance
-from fedmiss.models.lowrank.occupancy import SURE
+from fedmiss.models.lowrank.occupancy import SURE, log_zero
 from fedmiss.models.site_time import site_effects, site_time
 from fedmiss.seasons import years_of
 
@@ -357,10 +357,29 @@ def fit_sums(
         fitted = batch.fitted(int(f))
         weight = w if batch.off else batch.rows.w[f]
         counted = w @ (1.0 + program.need().count) if batch.scale.log else batch.rows.wy[f].sum()
-        totals[i] = (w.sum(), counted, float(weight @ fitted))
+        known = fitted * _told(program, batch, int(f), fitted) if program.visits.chosen else fitted
+        totals[i] = (w.sum(), counted, float(weight @ known))
         if months:
             by_month[i] = _by_month(program, batch, int(f), month, weight, fitted)
     return msg.FitSums(totals, _dispersion(batch, fits, nodes), by_month)
+
+
+def _told(program: GroupProgram, batch: Batch, f: int, fitted: F64) -> F64:
+    """By how much counts of a site are above the ``fitted`` ones because it is here for some find: 1 / (1 - P(no find)).
+
+    P is that of all its visits, whatever a fold or replicate leaves out: the panel was made before.
+    """
+    if batch.scale.log or not batch.family.counts:
+        return np.ones_like(fitted)
+    used, cells = program.need(), batch.cells
+    visits = used.weight if batch.off else np.bincount(cells.visit_cell, used.weight, cells.nnz)
+    site = used.site if batch.off else np.repeat(np.arange(cells.J), np.diff(cells.ptr))
+    if batch.presence is not None:  # in years when the site was empty nothing could be found
+        place = batch.presence.visit_at if batch.off else batch.presence.cell_at
+        visits = visits * batch.presence.q[f].ravel()[place]
+    none = visits * log_zero(fitted, float(batch.inverse_size[f]), float(batch.phi[f]))
+    found = -np.expm1(np.bincount(site, none, cells.J))
+    return (1.0 / np.maximum(found, 1e-300))[site]
 
 
 def _by_month(program: GroupProgram, batch: Batch, f: int, month: I32, weight: F64, fitted: F64) -> F64:

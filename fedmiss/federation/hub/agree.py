@@ -162,7 +162,6 @@ def agree(link: Link, plan: DataSpec) -> Agreement:
         patterns=not few[1],
         covariates=covariates_of(groups, notes, jointly=plan.jointly),
         frame=any(given.frame for given in groups.values()),
-        chosen=any(given.chosen for given in groups.values()),
         species=plan.species,
     )
     withheld = sum(answer.withheld for answer in ready.values()) + out

@@ -363,7 +363,7 @@ def summary(
     nodes = np.array([state.inverse_size])
     sums = yield AskSummary(state, nodes, months, ahead)
     done = evolve(state, shift=np.zeros(state.p), common=np.zeros(2), refill=False)
-    state = summarised(panel, done, settings, sums["totals"], float(sums["dispersion"][0]))
+    state = summarised(done, settings, sums["totals"], float(sums["dispersion"][0]))
     if settings.learning:  # an expected count is that of the mean visit, new observers' among them
         mean = np.array([-panel.observers[2], panel.observers[4]]) / panel.observers[0]
         usual = float(state.kappa[panel.K :] @ mean)
@@ -375,15 +375,13 @@ def summary(
     return evolve(state, visited=sums["months"]) if months else state, sums.get("product")
 
 
-def summarised(
-    panel: Panel, state: MonthState, settings: CountSettings, totals: F64, pearson: float
-) -> MonthState:
+def summarised(state: MonthState, settings: CountSettings, totals: F64, pearson: float) -> MonthState:
     """Calibration and dispersion from sums of weights, counted and fitted totals, and the Pearson statistic."""
     weight, counted, fitted = (float(value) for value in totals)
     state = evolve(state, weight=weight)
     scale = SCALES[settings.scale]
     counts = FAMILIES[settings.family].counts and settings.time == "smooth"  # others end at the counted total
-    calibrated = scale.log or (settings.calibrate and counts and not panel.chosen)
+    calibrated = scale.log or (settings.calibrate and counts)
     # Equation smear.
     smear = counted / fitted if calibrated and counted > 0 and fitted > 0 else 1.0
     found = _found(state, settings)

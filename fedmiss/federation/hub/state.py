@@ -46,7 +46,6 @@ class Panel:
     ``least`` number of visits and sites of all groups behind a released sum, 0 where groups see to it by themselves;
     ``share`` largest share of one group; ``contributors`` least number of groups. ``covariates`` of sites: name -> power of
     two that all values stay below; ``frame``: whether totals of the visited sites are wanted beside those of all;
-    ``chosen``: whether a group left out sites where the species was not found: fits are not scaled to the counts then;
     ``features`` of sites that the groups agreed on, None: not asked; ``pairs`` (L, L) 1 where products of residuals of two
     months may be released (:func:`.support.release_pairs`), empty for all; ``patterns``: whether they are enough for
     factors; ``start`` of all fits of the job; ``species`` of the job, whose draws have its own keys.
@@ -61,7 +60,6 @@ class Panel:
     observers: F64  # (4,) as in ``messages.Done``
     covariates: dict[str, int] = field(default_factory=dict)
     frame: bool = False
-    chosen: bool = False
     features: SiteFeatures | None = None
     least: int = 0
     share: float = 1.0

@@ -270,7 +270,10 @@ def model_caveats(findings: Findings, *, birds: bool) -> Iterator[str]:
             "indices and trends, which are ratios."
         )
     if findings.data.fact("family") == "bernoulli":
-        yield "The fit is of presence and absence: totals are expected numbers of occupied sites, not of birds."
+        yield (
+            "The fit is of presence and absence: totals are expected numbers of sites at which one standard visit finds the "
+            "species, not of birds. Sites at which it is overlooked are not in them."
+        )
     table = fitted_years(findings.data.visited, findings.months)
     if miss := lack_of_fit(table, findings.unit):
         yield miss

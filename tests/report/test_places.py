@@ -11,7 +11,7 @@ from matplotlib.colors import to_rgb
 from fedmiss.errors import ConfigError
 from fedmiss.federation.hub.priors import SMALLEST
 from fedmiss.report import maps
-from fedmiss.report.analysis import ReportSettings, trim_beside
+from fedmiss.report.analysis import Analysis, ReportSettings, trim_beside
 from fedmiss.report.basemap import LAND, SEA, draw_basemap, draw_scale, empty_map, frame_of, on_map
 from fedmiss.report.changes import alert_of
 from fedmiss.report.classes import by_limits
@@ -318,6 +318,16 @@ def test_effort_and_errors_are_named_on_the_scale_of_the_family(full, monkeypatc
     assert any(title == f"Effort in the model ({terms})" for title, _ in _facts(full))
     assert [title for title in _cv(full).columns if title.startswith("Error")] == ([error] if error else [])
     assert any("overlooked" in said for said in model_caveats(full, birds=True)) == (family == "bernoulli")
+
+
+@pytest.mark.parametrize(
+    ("method", "move"), [("fast", "again with bootstrap"), ("fedmissem", "with --method fast")]
+)
+def test_who_has_no_intervals_is_told_a_method_that_makes_them(full, monkeypatch, method, move):
+    """The other methods have no replicates to ask for."""
+    monkeypatch.setitem(full.data.fit["results"], "method", method)
+    monkeypatch.setattr(Analysis, "n_draws", 0)
+    assert any(f"Fit {move}" in one for one in model_caveats(full, birds=True))
 
 
 def test_a_map_shows_where_north_is():

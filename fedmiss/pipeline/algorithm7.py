@@ -34,6 +34,8 @@ from fedmiss.pipeline.plans import refuse_uncounted
 from fedmiss.pipeline.settings import MODELS, FedMissEMSettings, sent
 
 ROUNDS = 2000
+WINDOW = 20  # last rounds whose mean field is judged
+STILL = 1e-3  # and how small it is at a solution, beside that of the first round
 WARNING = (
     "made by the paper's own algorithm, round by round: see the trace for how far from its fixed point it is; "
     "no intervals (fit with --method fast for them)."
@@ -143,6 +145,12 @@ def _check_finite(result: Result, settings: FedMissEMSettings) -> None:
         )
 
 
+def _converged(result: Result) -> bool:
+    """Whether the mean field of the last rounds is next to nothing of the first: a run ends with its rounds all the same."""
+    seen = result.trace["h_norm2"]
+    return bool(seen[-WINDOW:].mean() <= STILL**2 * seen[0])
+
+
 def _count_fit(
     result: Result, panel: GroupPanel, raw: GroupPanel, family: str, scale: str, penalty: float
 ) -> CountFit:
@@ -157,5 +165,5 @@ def _count_fit(
         eta = [np.einsum("kr,kr->k", theta.U[group.site], theta.V[group.month]) for group in panel.groups]
         smear = top / sum(float(np.exp(one).sum()) for one in eta)
     aux = Auxiliary(np.zeros(0), (), float("inf"), 1.0, 0.0)
-    fit = Fit(zero, [], bool(result.converged), result.stop_reason, len(result.trace["k"]))
+    fit = Fit(zero, [], _converged(result), result.stop_reason, len(result.trace["k"]))
     return CountFit(settings, panel.J, panel.L, fit, aux, float("nan"), float("nan"), panel.m, smear)

@@ -268,16 +268,16 @@ def trim_beside(analysis: Analysis) -> Beside | None:
     from fedmiss.report.trim import TrimSettings, fit_trim
 
     years = analysis.years
-    cells = analysis.data.cells.merge(analysis.months, on="month_index")
+    cells = analysis.data.cells.assign(counted=analysis.data.sums).merge(analysis.months, on="month_index")
     # The same months and years for both: TRIM would take a lone December for a year.
     inside = cells["year"].isin(years.year[years.used]) & cells["month_of_year"].isin(years.season)
-    cells = cells[(cells["n_counted"] > 0) & inside]
+    cells = cells[(cells["n_used"] > 0) & inside]
     try:
         fit = fit_trim(
             cells["site_index"],
             cells["year"],
             # TRIM takes one count a site and time: the mean of the visits, since their number is effort and not birds.
-            cells["count_sum"] / cells["n_counted"],
+            cells["counted"] / cells["n_used"],
             TrimSettings(model=3, overdispersion=True),
             month=cells["month_of_year"],
         )

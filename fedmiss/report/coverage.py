@@ -144,7 +144,7 @@ def thin_counts(found: Coverage, data: ReportInputs, n_used: int) -> Iterator[st
     Only sites counted in several years inform a trend. When no such site links two years, the difference
     between them is the model's assumption and not an observation.
     """
-    cell, counts = data.cell, data.cells["count_sum"]
+    cell, counts = data.cell, data.sums
     largest = float(counts.max() / counts.sum()) if counts.sum() else 0.0
     if largest > MAX_COUNT_SHARE:
         yield f"one {cell} holds {100 * largest:.0f} % of all that was counted"
@@ -255,7 +255,7 @@ def influential_sites(data: ReportInputs, sites: pd.DataFrame, years: Years) -> 
     rows: list[tuple[str, int, str, float, float]] = []
     cells, ids = data.cells, sites["site_id"].to_numpy(object)
     birds = float(cells["count_sum"].sum())
-    if birds > 0:
+    if birds > 0 and data.fact("family") != "bernoulli":  # of presence no count is larger than another
         top = cells.iloc[int(cells["count_sum"].to_numpy().argmax())]
         month = str(data.months["month"].iloc[int(top["month_index"])])
         rows.append(("largest count", int(top["site_index"]), month, float(top["count_sum"]) / birds, np.nan))

@@ -226,8 +226,9 @@ def beside(analysis: Analysis) -> Plot | None:
     ax.legend(frameon=False, fontsize=8.5, loc="lower right", bbox_to_anchor=(1, 1), ncols=2)
     _thousands(ax)
     _years_axis(ax, year)
+    taken = "share of visits with a find" if analysis.data.fact("family") == "bernoulli" else "mean count"
     caption = (
-        f"The same counts in TRIM's model 3: {both.trend}. TRIM takes the mean count of every {analysis.cell}, without "
+        f"The same counts in TRIM's model 3: {both.trend}. TRIM takes the {taken} of every {analysis.cell}, without "
         f"effort, observers, or trends that differ between sites. Bars are 95 % intervals.{beyond}"
     )
     alt = f"Two yearly indices: fedmiss and TRIM. TRIM: {both.trend}."

@@ -118,7 +118,7 @@ class ReportInputs(Source):
     (J, L) cells with a count, ``cells`` one row per visited cell summed over groups, with ``n_used`` visits in the fit,
     ``groups`` one row per group with its counts of cells and visits, ``group_regions`` the regions that each group has
     visited; ``weeks`` (None when the panel has no visits) one row per site, month and quarter of the month (days to 7, 14,
-    21, the end): visits with a count, and their sum.
+    21, the end): visits in the fit, and their sum.
     """
 
     panel: Mapping[str, Any]
@@ -143,6 +143,11 @@ class ReportInputs(Source):
         at = self.cells[self.cells["n_detected"] > 0]
         out[at["site_index"], at["month_index"]] = True
         return out
+
+    @property
+    def sums(self) -> pd.Series:
+        """What was counted in each row of ``cells`` on its ``n_used`` visits; of presence how many found the species."""
+        return self.cells["n_detected" if self.fact("family") == "bernoulli" else "count_sum"]
 
     @property
     def entering(self) -> Bool:
@@ -206,12 +211,17 @@ def _read_cells(
     return merged, pd.DataFrame(rows), regions
 
 
-def _read_weeks(panel: Path) -> pd.DataFrame | None:
-    """Sum the visits of every group by site, month and quarter of the month; dates and observers are not kept."""
+def _read_weeks(panel: Path, *, found: bool = False) -> pd.DataFrame | None:
+    """Sum the visits of every group by site, month and quarter of the month; dates and observers are not kept.
+
+    ``found``: each visit counts 1 where it found the species, and 0 where not.
+    """
     keys, parts = ["site_index", "month_index", "quarter"], []
     for path in sorted((panel / "groups").glob("*/visits.parquet")):
-        table = read_table(path, "visits", columns=["site_index", "month_index", "date", "count"])
-        counted = np.flatnonzero(table["count"].is_valid().to_numpy())
+        table = read_table(
+            path, "visits", columns=["site_index", "month_index", "date", "detected" if found else "count"]
+        )
+        counted = np.flatnonzero(table.column(3).is_valid().to_numpy())
         site, month, date, count = (table[name].take(counted).to_numpy() for name in table.column_names)
         day = (date.astype("datetime64[D]") - date.astype("datetime64[M]")).astype(np.int64)  # from 0
         week = pd.DataFrame(
@@ -283,9 +293,8 @@ def inputs_of(
     """Read what a report takes of panel and fit; ``matrix`` gives the imputed one of so many months."""
     sites = _frame(panel / "sites.parquet", "sites").sort_values("site_index", ignore_index=True)
     months = _frame(panel / "months.parquet", "months").sort_values("month_index", ignore_index=True)
-    cells, groups, group_regions = _read_cells(
-        panel, sites, counted_by(manifests["fit"]["results"].get("family", ""))
-    )
+    family = manifests["fit"]["results"].get("family", "")
+    cells, groups, group_regions = _read_cells(panel, sites, counted_by(family))
     expected, limits, observed = matrix(len(months))
     return ReportInputs(
         **manifests,
@@ -305,5 +314,5 @@ def inputs_of(
         site_trends=_optional(fit / "site_trends.parquet", "site_trends"),
         visited=_optional(fit / "visited.parquet", "visited"),
         hashes=hashes,
-        weeks=_read_weeks(panel),
+        weeks=_read_weeks(panel, found=family == "bernoulli"),
     )

@@ -244,9 +244,10 @@ def model_caveats(findings: Findings, *, birds: bool) -> Iterator[str]:
         )
     yield from effort_caution(findings)
     if findings.n_draws == 0:
+        without = findings.data.fact("method") in ("fedmissem", "saem")  # which make none
+        again = "Fit with --method fast" if without else "Fit again with bootstrap replicates"
         yield (
-            "No bootstrap replicates were made, so no number has an interval. Fit again with bootstrap replicates before "
-            "using the trend."
+            f"No bootstrap replicates were made, so no number has an interval. {again} before using the trend."
         )
     elif findings.n_draws < MIN_DRAWS:
         yield f"Only {findings.n_draws} bootstrap replicates were made; intervals need {MIN_DRAWS} or more."
@@ -270,7 +271,10 @@ def model_caveats(findings: Findings, *, birds: bool) -> Iterator[str]:
             "indices and trends, which are ratios."
         )
     if findings.data.fact("family") == "bernoulli":
-        yield "The fit is of presence and absence: totals are expected numbers of occupied sites, not of birds."
+        yield (
+            "The fit is of presence and absence: totals are expected numbers of sites at which one standard visit finds the "
+            "species, not of birds. Sites at which it is overlooked are not in them."
+        )
     table = fitted_years(findings.data.visited, findings.months)
     if miss := lack_of_fit(table, findings.unit):
         yield miss

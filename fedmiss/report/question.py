@@ -219,8 +219,8 @@ def site_years(analysis: Analysis) -> pd.DataFrame:
     place = (cells["site_index"].to_numpy(), member.argmax(axis=0)[month])
     season = np.asarray(member.any(axis=0))[month]
     visits, birds = np.zeros((analysis.n_sites, n_years)), np.zeros((analysis.n_sites, n_years))
-    np.add.at(visits, place, season * cells["n_counted"].to_numpy())
-    np.add.at(birds, place, season * cells["count_sum"].to_numpy())
+    np.add.at(visits, place, season * cells["n_used"].to_numpy())
+    np.add.at(birds, place, season * analysis.data.sums.to_numpy())
     visits, birds = visits[keep], birds[keep]
     with np.errstate(invalid="ignore"):
         mean = np.where(visits > 0, birds / np.maximum(visits, 1), np.nan)

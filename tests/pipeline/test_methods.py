@@ -12,6 +12,7 @@ from fedmiss.pipeline.settings import METHODS, FitSettings
 from fedmiss.settings import defaults, definitions
 from fedmiss.simulate.panel_folder import write_panel
 from fedmiss.simulate.panels import simulate_panel
+from fedmiss.tables import read_table
 from tests.cli.terminal import fedmiss
 
 ALL = definitions(FitSettings)
@@ -136,3 +137,16 @@ def test_a_fit_says_when_replicates_weigh_sites(tmp_path, observers, sites):
     settings = FitSettings(model="quasi", rank="0", bootstrap=0, structure="none")
     fit = fit_panel(panel, tmp_path / "fit", settings)
     assert read_manifest(fit, "fit")["results"].get("sites_redrawn") is sites
+
+
+@pytest.mark.parametrize(("settings", "reached"), [({}, True), ({"rounds": 4}, False), ({"batch": 4}, False)])
+def test_algorithm_7_has_converged_where_its_mean_field_vanished(settings, reached, panel, tmp_path):
+    """A run ends with its rounds, at a solution or not; of each the page said that it did not converge, and to use none."""
+    fit = fit_panel(
+        panel, tmp_path / "fit", FitSettings(method="fedmissem", rank=1, **{"rounds": 600} | settings)
+    )
+    said = read_manifest(fit, "fit")["results"]
+    field = read_table(fit / "trace.parquet", "trace")["h_norm2"].to_numpy()
+    assert said["converged"] is reached
+    assert (field[-1] < 1e-10 * field[0]) == reached
+    assert said["stop_reason"] == f"rounds: {len(field)} done"

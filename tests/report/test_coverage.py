@@ -92,7 +92,7 @@ def data_of(expected, months, cells, groups=None, settings=None):
     return SimpleNamespace(
         expected=expected, months=months, cells=cells,
         sites=pd.DataFrame({"site_id": [f"s{j}" for j in range(J)]}), group_regions=groups or {},
-        panel={"settings": settings or {}},
+        panel={"settings": settings or {}}, fact=lambda name: None,
     )  # fmt: skip
 
 

@@ -231,6 +231,16 @@ def test_why_there_is_no_class_and_what_was_left_out_are_translated(language):
         "Stable, resting on one site or count", "Wren: uncertain, resting on one site or count",
         "Strong decline, provisional since the fit has not converged",
         "81 % of all birds counted are from the site W1 in 2013.",
+        "The fit is of presence and absence: totals are expected numbers of sites at which one standard visit finds the "
+        "species, not of birds. Sites at which it is overlooked are not in them.",
+        "Effort in the model (coefficients)", "Error, birds",
+        "No bootstrap replicates were made, so no number has an interval. Fit with --method fast before using the trend.",
+        "Dots: share of visits with a find in each year, at the effort that it had.",
+        "Dots: share of visits with a find in the season of each year, at the effort that it had.",
+        "TRIM takes the share of visits with a find of every site-month, without effort, observers, or trends that differ "
+        "between sites.",
+        "TRIM takes the share of visits with a find of every site-year, without effort, observers, or trends that differ "
+        "between sites.",
         "6 % of all birds counted are from the site W1 in 2013-05.",
         "If that count is a mistake, the result is one: check it first.",
         "The site W1 holds 81 % of the total over all sites and years: index and trend are mostly its own.",

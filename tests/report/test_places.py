@@ -11,14 +11,16 @@ from matplotlib.colors import to_rgb
 from fedmiss.errors import ConfigError
 from fedmiss.federation.hub.priors import SMALLEST
 from fedmiss.report import maps
-from fedmiss.report.analysis import ReportSettings, trim_beside
+from fedmiss.report.analysis import Analysis, ReportSettings, trim_beside
 from fedmiss.report.basemap import LAND, SEA, draw_basemap, draw_scale, empty_map, frame_of, on_map
 from fedmiss.report.changes import alert_of
 from fedmiss.report.classes import by_limits
 from fedmiss.report.html import cite_as, photo_uri
 from fedmiss.report.inputs import LEAST_VARIANCE, read_inputs
 from fedmiss.report.maps import _nearest_centre, _size_legend, hexagons, site_map
+from fedmiss.report.prose import model_caveats
 from fedmiss.report.question import stored
+from fedmiss.report.sections.model import _cv, _facts
 from fedmiss.report.sections.places import _sites
 from fedmiss.report.sections.question import _places
 from fedmiss.report.style import figure, style, svg_text
@@ -300,6 +302,32 @@ def test_one_site_of_presence_has_a_chance(full, monkeypatch):
     monkeypatch.setitem(full.data.fit["results"], "family", "bernoulli")
     assert "Mean, chance of presence" in _sites(full).columns
     assert stored(full)["unit"] == "chance of presence"
+
+
+@pytest.mark.parametrize(
+    ("family", "terms", "error"),
+    [
+        ("bernoulli", "coefficients", None),  # of a chance there is no logarithm of birds to err in
+        ("gaussian", "coefficients", "Error, birds"),
+        ("poisson", "exponents", "Error of log(1 + birds)"),
+    ],
+)
+def test_effort_and_errors_are_named_on_the_scale_of_the_family(full, monkeypatch, family, terms, error):
+    """Log odds and birds were called exponents, and the error of Gaussian predictions, in birds, one of logarithms."""
+    monkeypatch.setitem(full.data.fit["results"], "family", family)
+    assert any(title == f"Effort in the model ({terms})" for title, _ in _facts(full))
+    assert [title for title in _cv(full).columns if title.startswith("Error")] == ([error] if error else [])
+    assert any("overlooked" in said for said in model_caveats(full, birds=True)) == (family == "bernoulli")
+
+
+@pytest.mark.parametrize(
+    ("method", "move"), [("fast", "again with bootstrap"), ("fedmissem", "with --method fast")]
+)
+def test_who_has_no_intervals_is_told_a_method_that_makes_them(full, monkeypatch, method, move):
+    """The other methods have no replicates to ask for."""
+    monkeypatch.setitem(full.data.fit["results"], "method", method)
+    monkeypatch.setattr(Analysis, "n_draws", 0)
+    assert any(f"Fit {move}" in one for one in model_caveats(full, birds=True))
 
 
 def test_a_map_shows_where_north_is():

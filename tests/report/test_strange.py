@@ -18,8 +18,10 @@ from fedmiss.pipeline.fitting import fit_panel
 from fedmiss.pipeline.imputing import impute_panel
 from fedmiss.pipeline.results import open_fit
 from fedmiss.pipeline.settings import FitSettings
+from fedmiss.report import figures
 from fedmiss.report.analysis import ReportSettings
 from fedmiss.report.build import build_report
+from fedmiss.report.coverage import thin_counts
 from fedmiss.report.inputs import read_inputs
 from fedmiss.report.prose import basis
 from fedmiss.report.question import site_years
@@ -147,7 +149,7 @@ def test_no_model_of_counts_is_fitted_where_nothing_was_counted(given, tmp_path)
 
 
 def test_presence_needs_no_numbers(tmp_path):
-    rows, made = visits(12, 6, 6), []
+    rows, made = visits(12, 6, 12), []
     some = np.random.default_rng(1).random(len(rows)) < 0.3
     number = {"numbers": [n for *_, n in rows], "X": [as_found(*row) for row in rows]}
     number["some"] = [n if kept or not n else "X" for n, kept in zip(number["numbers"], some, strict=True)]
@@ -157,10 +159,11 @@ def test_presence_needs_no_numbers(tmp_path):
         fit, imputed = (panel.with_name(part) for part in ("fit", "imputed"))
         fit_panel(panel, fit, FitSettings(model="bernoulli", rank=0, bootstrap=20, structure="none"))
         impute_panel(panel, fit, imputed)
-        made.append(analysed(read_inputs(panel, fit, imputed)))
+        made.append(analysed(read_inputs(panel, fit, imputed), trim=True))
     a, b, _ = made
     assert a.coverage.birds_counted > b.coverage.birds_counted == 0
     same = ["year", "used", "total", "index", "cells_observed", "sites_observed", "imputed_share"]
+    trim = ["year", "trim", "trim_se"]
     whole = ["n_observed", "n_zeros", "share_imputed_total", "sites_repeated", "median_cells_per_year"]
     for one, counts in zip(made, number.values(), strict=True):
         pd.testing.assert_frame_equal(a.yearly[same], one.yearly[same])
@@ -173,7 +176,15 @@ def test_presence_needs_no_numbers(tmp_path):
         # what is said of numbers is of the visits that have one
         held = [n for n in counts if n != "X"]
         assert one.coverage.n_counted == len(held) == one.data.groups["counted"].sum()
+        # beside chances of presence stands the share of visits that found it, however many birds they counted
         years = site_years(one)
-        assert years["visits"].sum() == len(held)
-        assert (years["visits"] * years["mean_count"].fillna(0.0)).sum() == pytest.approx(sum(held))
+        assert years["visits"].sum() == len(rows)
+        finds = sum(n != 0 for n in counts)
+        assert (years["visits"] * years["mean_count"].fillna(0.0)).sum() == pytest.approx(finds)
+        for table, other in ((a.weeks, one.weeks), (a.beside.table[trim], one.beside.table[trim])):
+            assert len(table) > 5
+            pd.testing.assert_frame_equal(table, other)
+        assert "TRIM takes the share of visits with a find" in figures.beside(one).caption
+        assert "largest count" not in set(one.influential["what"])
+        assert list(thin_counts(one.coverage, one.data, 6)) == list(thin_counts(a.coverage, a.data, 6))
     np.testing.assert_array_equal(open_fit(panel, fit).observed, b.data.observed)

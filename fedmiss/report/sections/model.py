@@ -243,7 +243,10 @@ def _facts(findings: Findings) -> list[tuple[str, str]]:
         ("Dispersion", _value(fact("dispersion"))),
         ("Effective number of parameters", _value(fact("edf"))),
         ("Standard effort", _value(fact("standard_effort"))),
-        ("Effort in the model (exponents)", ", ".join(effort)),
+        (
+            f"Effort in the model ({'exponents' if multiplies(findings) else 'coefficients'})",
+            ", ".join(effort),
+        ),
         ("Observer effects, kept inside the groups", _observers(findings)),
         ("Objective at the end", _value(fact("objective"))),
         (f"At the end, {progress_words(findings)} (0 at a solution)", _value(fact("h_norm"))),
@@ -317,6 +320,10 @@ def _cv(findings: Findings) -> HtmlTable | None:
     def distribution(row: Any) -> Cell:
         return Cell(f"{row.model}{' (chosen)' if row.chosen else ' (averaged with it)' if row.mean else ''}")
 
+    # Of presence a prediction is a chance, which has no logarithm to err in; Gaussian values may be below 0.
+    family, log = findings.data.fact("family"), findings.data.fact("scale") == "log1p"
+    title = f"Error, {findings.unit}" if family == "gaussian" and not log else "Error of log(1 + birds)"
+    error = [(title, lambda r: Cell(number(r.log_rmse, 4), r.log_rmse))] if family != "bernoulli" else []
     return table_of(
         "Cross-validation",
         table,
@@ -324,7 +331,7 @@ def _cv(findings: Findings) -> HtmlTable | None:
             ("Distribution", distribution),
             ("Rank", lambda r: cell(str, r.rank)),
             ("Deviance per visit", lambda r: Cell(number(r.deviance, 4), r.deviance)),
-            ("Error of log(1 + birds)", lambda r: Cell(number(r.log_rmse, 4), r.log_rmse)),
+            *error,
             ("Predicted / counted total", lambda r: cell(number, r.total_bias)),
             ("Visits held out", lambda r: cell(count, r.n)),
         ],

@@ -351,35 +351,39 @@ def fit_sums(
     """Sums at the predictor that the cells have; with ``months`` also month by month."""
     totals, by_month = np.zeros((fits.size, 3)), np.zeros((fits.size, batch.month_mean.shape[1] * months, 8))
     month = batch.cells.col[batch.cells.visit_cell] if batch.off else batch.cells.col
+    told = _told(program, batch)
     for i, f in enumerate(fits):
         # Weights, counted and fitted totals: the last two make equation smear.
         w = batch.weights[f]
         fitted = batch.fitted(int(f))
         weight = w if batch.off else batch.rows.w[f]
         counted = w @ (1.0 + program.need().count) if batch.scale.log else batch.rows.wy[f].sum()
-        known = fitted * _told(program, batch, int(f), fitted) if program.visits.chosen else fitted
-        totals[i] = (w.sum(), counted, float(weight @ known))
+        totals[i] = (w.sum(), counted, float(weight @ (fitted * told(int(f), fitted))))
         if months:
             by_month[i] = _by_month(program, batch, int(f), month, weight, fitted)
     return msg.FitSums(totals, _dispersion(batch, fits, nodes), by_month)
 
 
-def _told(program: GroupProgram, batch: Batch, f: int, fitted: F64) -> F64:
-    """By how much counts of a site are above the ``fitted`` ones because it is here for some find: 1 / (1 - P(no find)).
+def _told(program: GroupProgram, batch: Batch) -> Callable[[int, F64], F64 | float]:
+    """By how much counts of sites that are here for some find are above a fit's expected ones: 1 / (1 - P(no find)).
 
-    P is that of all its visits, whatever a fold or replicate leaves out: the panel was made before.
+    P is that of all visits of the site, whatever a fold or replicate leaves out: the panel was made before.
     """
-    if batch.scale.log or not batch.family.counts:
-        return np.ones_like(fitted)
+    if not program.visits.chosen or batch.scale.log or not batch.family.counts:
+        return lambda *_: 1.0
     used, cells = program.need(), batch.cells
     visits = used.weight if batch.off else np.bincount(cells.visit_cell, used.weight, cells.nnz)
     site = used.site if batch.off else np.repeat(np.arange(cells.J), np.diff(cells.ptr))
-    if batch.presence is not None:  # in years when the site was empty nothing could be found
-        place = batch.presence.visit_at if batch.off else batch.presence.cell_at
-        visits = visits * batch.presence.q[f].ravel()[place]
-    none = visits * log_zero(fitted, float(batch.inverse_size[f]), float(batch.phi[f]))
-    found = -np.expm1(np.bincount(site, none, cells.J))
-    return (1.0 / np.maximum(found, 1e-300))[site]
+
+    def told(f: int, fitted: F64) -> F64:
+        zero = visits * log_zero(fitted, float(batch.inverse_size[f]), float(batch.phi[f]))
+        if batch.presence is not None:  # in years when the site was empty nothing could be found
+            place = batch.presence.visit_at if batch.off else batch.presence.cell_at
+            zero *= batch.presence.q[f].ravel()[place]
+        found = -np.expm1(np.bincount(site, zero, cells.J))
+        return (1.0 / np.maximum(found, 1e-300))[site]
+
+    return told
 
 
 def _by_month(program: GroupProgram, batch: Batch, f: int, month: I32, weight: F64, fitted: F64) -> F64:

@@ -41,7 +41,8 @@ def draw_folds(
     """
     # many parameters: one array for each thing that a fold may hold out
     if by in ("cell", "block", "site"):
-        place = keyed_hashes(site_id, seed_key("folds", by, seed, *([secret] if secret else [])))
+        # Of a revision with other folds the draws are others: a fifth inside a quarter would leave few visits between them.
+        place = keyed_hashes(site_id, seed_key("folds", by, seed, *([secret, folds] if secret else [])))
         # Keyed by hashes, no generator: a place has its fold wherever and in whatever order it is drawn.
         u = uniforms_by_key(
             place[site], {"cell": month, "block": year, "site": np.zeros(site.size, np.int64)}[by], by, seed

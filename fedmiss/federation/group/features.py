@@ -30,7 +30,7 @@ from fedmiss.federation import messages as msg
 from fedmiss.federation.group.apart import set_apart
 from fedmiss.federation.group.folds import secret_rng
 from fedmiss.federation.messages_agree import LEVEL, PLACE
-from fedmiss.federation.rules import crossed
+from fedmiss.federation.rules import CONTRIBUTORS, SITES_OF_A_NUMBER, crossed
 from fedmiss.federation.triangle import to_triangle
 from fedmiss.models.lowrank.structure import ALONE, LIMIT, OF_LEVELS, OF_SLOPES, UNTOLD
 
@@ -97,10 +97,20 @@ def covariate_sums(program: GroupProgram, question: msg.Covariates) -> msg.Covar
             out[i] = w.sum(), w @ x, w @ x**2, (known & program.standing).sum()
         else:
             w = w if LEVEL in name else w * _differs(program, x)
-            # of two sites the sum and the sum of squares are their values
             left = question.sites[i] - w.sum() if question.sites.size and LEVEL not in name else 0.0
-            out[i] = w.sum(), w.any(), 0 < left < program.minimum, (known & program.standing).sum()
+            few = 0 < left < _fewest(program, x[known & program.visited])
+            out[i] = w.sum(), w.any(), few, (known & program.standing).sum()
     return msg.CovariateSums(out)
+
+
+def _fewest(program: GroupProgram, values: F64) -> int:
+    """How many sites of the others hide a number of each: their sums and sums of squares are told, and of higher powers.
+
+    Of two sites these are their values. Of a few more that are whole numbers too, but for numbers of two values: how many
+    sites have each is all that their powers tell, as of a category.
+    """
+    plain = np.unique(values).size < 3 or program.contributors < CONTRIBUTORS
+    return program.minimum if plain else max(program.minimum, SITES_OF_A_NUMBER)
 
 
 def count_visits(program: GroupProgram, question: msg.SiteVisits) -> msg.VisitSums:

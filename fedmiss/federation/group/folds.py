@@ -35,14 +35,13 @@ def draw_folds(
 
     Parameters
     ----------
-    secret : the organisation's own, kept with its data: without it nobody can tell the fold of a place that he knows. Empty
-        on one computer, where folds follow from the seed
+    secret : the organisation's own, and the job: without it nobody can tell the fold of a place that he knows. Empty on one
+        computer, where folds follow from the seed
     site, month, year, observer : (m,) of every visit: row of ``site_id``, month stamp, year number, local observer
     """
     # many parameters: one array for each thing that a fold may hold out
     if by in ("cell", "block", "site"):
-        # Of a revision with other folds the draws are others: a fifth inside a quarter would leave few visits between them.
-        place = keyed_hashes(site_id, seed_key("folds", by, seed, *([secret, folds] if secret else [])))
+        place = keyed_hashes(site_id, seed_key("folds", by, seed, *([secret] if secret else [])))
         # Keyed by hashes, no generator: a place has its fold wherever and in whatever order it is drawn.
         u = uniforms_by_key(
             place[site], {"cell": month, "block": year, "site": np.zeros(site.size, np.int64)}[by], by, seed

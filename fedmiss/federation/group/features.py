@@ -10,7 +10,7 @@ The prior of site j is p_j ~ N(B' f_j, diag(tau)) for its effect, and its slope;
 ``smooth``      a Gaussian process over longitude and latitude by its values at knots: k(x, knots) K^(-1/2) (predictive
                 process: Banerjee et al., JRSS B 2008); longitudes are counted from their mean the short way round
 ``abundance``   log of the site's birds over what the mean site would have had at the same visits, both with a visit more at
-                the mean, so that one visit says little
+                the mean, so that one visit says little; between organisations rounded
 ``times``       mean year of the site's visits
 ``effort``      means of the terms of effort of the site's visits
 """
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 WIDTH = 0.8  # of the smooth, in deviations of longitude and latitude
 NEAR = 0.5  # least weight of a knot at a site that stands behind it
+COARSE = 0.25  # unit of the log abundance of a site, between organisations
 NOISE = 2.0**20  # in the place of sums that are withheld, between organisations
 EDGE = 10.0  # farther from the middle, in deviations of the years, no visit is
 
@@ -226,7 +227,8 @@ def _abundance(program: GroupProgram, level: F64) -> F64:
         np.bincount(used.site, used.weight * each, program.J) for each in (used.count, level[used.month])
     )
     out: F64 = np.log((birds + level[-1]) / (usual + level[-1]))
-    return out
+    # Of whole numbers of birds the exact sum over a region's five sites tells each.
+    return np.round(out / COARSE) * COARSE if program.jointly else out
 
 
 def _times(program: GroupProgram) -> F64:

@@ -92,7 +92,7 @@ def cells_of(panel: GroupPanel, programs, names: Iterable[str]):
         u = p.used
         fold = draw_folds(
             "cell", FOLDS, 0, name=name, site_id=p.visits.site_id, site=u.site, month=u.stamp, year=u.stamp // 12,
-            observer=u.observer, secret=p.secret if p.jointly else b"",
+            observer=u.observer, secret=p.source if p.jointly else b"",
         )  # fmt: skip
         parts.append(np.stack([u.month, fold, u.count], axis=1))
     return np.concatenate(parts)

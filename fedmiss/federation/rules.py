@@ -22,6 +22,9 @@ SITES_A_MONTH = 0.5
 # In a month without any one organisation's: a fit tells sums of means, of their squares and of weights, from which those of
 # three follow, and single counts (tests/attacks/test_thin_months.py).
 SITES_LEFT = 4
+# Without any one organisation's, that have a number of its own kind: sums of its first four powers are told, and of as many
+# whole percents as sites below, one set only has them (tests/attacks/test_whole_numbers.py).
+SITES_OF_A_NUMBER = 20
 LARGEST_COUNT = 10_000_000  # birds of one visit: sums of squares of such counts fit into a masked number
 
 

@@ -80,14 +80,16 @@ def prepare(out: Path, study: Study) -> tuple[Path, dict[str, Path]]:
 def in_process(folder: Path, panels: dict[str, Path]) -> JobResult:
     """The same job in this process, without network, journal and masks: what the network's answer is compared with."""
     study = read_study(folder)
-    programs = {}
+    programs, job = {}, bytes(8)
     for club, panel in panels.items():
         kit = open_kit(folder / "kits" / club)
+        job = kit.job[:8]
         programs[club] = GroupProgram(
             club, held(kit, open_panel(panel)), secret=(kit.private / SECRET).read_bytes(),
             jointly=True, minimum=study.minimum, contributors=study.contributors, own_sites=kit.own_sites,
         )  # fmt: skip
-    return run_job(Link(InProcess(programs), bytes(8), bytes(8)), study.order())
+    # folds and replicates follow from the secrets and the job
+    return run_job(Link(InProcess(programs), job, bytes(8)), study.order())
 
 
 def run_demo(

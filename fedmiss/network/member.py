@@ -14,7 +14,7 @@ import numpy as np
 from fedmiss.arrays import distinct, pairs
 from fedmiss.atomic import write_json, write_secret
 from fedmiss.community.study import beside, run_community
-from fedmiss.errors import ConfigError, InputError, plain, several
+from fedmiss.errors import ConfigError, InputError, listed, plain, several
 from fedmiss.federation import messages as msg
 from fedmiss.federation.circle import Circle, Ended
 from fedmiss.federation.gather import Gather, RelayGone
@@ -41,6 +41,9 @@ from fedmiss.owner import DROPPINGS, remove_state
 from fedmiss.pipeline.panels import PanelFolder, open_panel
 
 BEGUN = "begun.json"  # jobs that were answered here, also those whose journals are gone
+SITES_OF_A_REGION = (
+    20  # whose birds no search of all numbers finds (``tests/attacks/test_birds_of_regions.py``)
+)
 ROUNDS = 3  # that each give as many equations of the birds of sites as there are months (``tests/attacks/test_counts.py``)
 DATA = "data.json"  # where the panel lies, for the process that the engine starts
 
@@ -415,5 +418,14 @@ def dry_run(kit: Kit, data: Path, own_sites: int | None = None) -> list[str]:
             f"  how often each was visited can work out their birds, and where they are fewer than the {when} and those",
             "  visited in each than the rounds of a fit (17 or more) every single count, unless other organisations bring",
             "  more sites",
+        ]
+    where, there = np.unique(visits.region[distinct(visits.site[counted])].astype(str), return_counts=True)
+    few_there = [
+        f"{name} {n}" for name, n in zip(where, there, strict=True) if name and n < SITES_OF_A_REGION
+    ]
+    if kit.study.masks and few_there and where.size > 1:
+        lines += [
+            f"  your sites in regions with few of them: {listed(few_there, 4)}. Of eight sites in a region a member that",
+            "  knows how often each was visited worked out all birds, unless other organisations bring more sites there",
         ]
     return lines

@@ -105,18 +105,23 @@ def test_what_is_left_of_a_category_has_as_many_sites_of_the_others_as_sums_too(
     assert (~out).astype(int).tolist() == kept
 
 
-@pytest.mark.parametrize(("theirs", "asked"), [((1, 2, 4, 5), False), ((1, 2, 4, 5, 7), True)])
-def test_a_covariate_has_the_least_number_of_sites_without_any_organisation(tmp_path, theirs, asked):
-    """Of two sites of the others the sum and the sum of squares are their values; four are too few, too."""
-    known = np.isin(np.arange(45), [0, 3, 6, *theirs])
+@pytest.mark.parametrize(("theirs", "asked"), [(4, False), (19, False), (20, True)])
+def test_a_covariate_has_enough_sites_without_any_organisation(tmp_path, theirs, asked):
+    """Of two sites of the others the sum and the sum of squares are their values; for 19 see ``test_whole_numbers``."""
+    sites = np.arange(45)
+    known = np.isin(sites, [*sites[sites % 3 == 0][:10], *sites[sites % 3 > 0][:theirs]])
     heights = np.where(known, np.random.default_rng(5).normal(size=45), np.nan)
     plain = np.random.default_rng(6).normal(size=45)
     tap = job_of(panel_of(45, {"height": heights, "plain": plain}), tmp_path, "covariates")
     told = [q for q in tap.asked if isinstance(q, msg.Covariates) and q.unit.size]
     assert [("height" in q.names, "plain" in q.names) for q in told] == [(asked, True)]
-    # beside another number nine sums are of the sites that have it
     kept = [q for q in tap.asked if isinstance(q, msg.Features) and q.kept.size][-1]
-    assert kept.kept.sum() == 2
+    assert kept.kept.sum() == (4 if asked else 2)
+
+
+def test_beside_another_number_nine_sums_are_of_the_sites_that_have_it():
+    kept = ~features._too_many([""] * 4, np.array(["covariates"] * 4), np.array([30.0, 30.0, 8.0, 8.0, 30.0]))
+    assert kept.tolist() == [True, True, False, False]
 
 
 @pytest.mark.parametrize(("marshes", "kept"), [((1, 2), False), ((0, 3, 6, 1, 2), True)])

@@ -152,7 +152,7 @@ def test_a_folds_part_of_a_species_rests_on_as_many_finds(tmp_path, own_sites):
 
     Gradients and curvatures of a first round add up to weighted counts, and four sizes tell the weight of a single one.
     """
-    w = world(8, J=90, S=14, rank=1)
+    w = world(8, J=120, S=14, rank=1)
     w.eta[:] -= np.linspace(0.0, 3.0, 14)
     table = lists_of(w, tmp_path / "all.csv")
     names = sorted(table["species"].unique())

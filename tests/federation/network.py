@@ -138,7 +138,9 @@ def in_one_process(clubs, what=None):
     return run_job(Link(InProcess(programs), JOB[:8], SETTINGS), what or order())
 
 
-def tapped(held, folder, models, plan=DataSpec(jointly=True, minimum=5), *, least=2, bootstrap=0, **more):
+def tapped(
+    held, folder, models, plan=DataSpec(jointly=True, minimum=5), *, least=2, bootstrap=0, job=JOB, **more
+):
     """A job about a panel, or of clubs, in one process: what crossed, the programs, and the result."""
     clubs = held if isinstance(held, dict) else clubs_of(held, folder)
     programs = {name: club.program() for name, club in clubs.items()}
@@ -146,7 +148,7 @@ def tapped(held, folder, models, plan=DataSpec(jointly=True, minimum=5), *, leas
         program.minimum = least
     tap = Tapped(programs)
     what = JobSpec(plan, list(models), bootstrap=bootstrap, **more)
-    return tap, programs, run_job(Link(tap, JOB[:8], SETTINGS), what)
+    return tap, programs, run_job(Link(tap, job[:8], SETTINGS), what)
 
 
 def together(jobs):

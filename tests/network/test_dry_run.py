@@ -75,6 +75,18 @@ def test_who_brings_fewer_sites_than_months_is_told_that_levels_may_follow(kit, 
         assert (f"sites with a count: {n}, fewer than 1 times your years ({months})" in said) == (n < months)
 
 
+def test_who_brings_few_sites_to_a_region_is_told_that_their_birds_may_follow(kit, panels, monkeypatch):
+    visits = held(kit, open_data(kit, panels["north"]))
+    sites = np.unique(visits.site[~np.isnan(visits.count)])
+    least = member.SITES_OF_A_REGION
+    for few in (least - 1, least):
+        region = np.full(visits.site_id.size, "south", dtype=object)
+        region[sites[:few]] = "north"
+        monkeypatch.setattr(member, "held", lambda kit, panel, region=region: replace(visits, region=region))
+        said = " ".join(dry_run(kit, panels["north"]))
+        assert (f"regions with few of them: north {few}" in said) == (few < least)
+
+
 def test_who_withholds_most_pairs_of_months_is_told_that_patterns_need_them(kit, panels, monkeypatch):
     """A third of the visits: enough sites in a year, few in two years."""
     visits = held(kit, open_data(kit, panels["north"]))

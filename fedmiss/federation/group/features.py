@@ -10,7 +10,7 @@ The prior of site j is p_j ~ N(B' f_j, diag(tau)) for its effect, and its slope;
 ``smooth``      a Gaussian process over longitude and latitude by its values at knots: k(x, knots) K^(-1/2) (predictive
                 process: Banerjee et al., JRSS B 2008); longitudes are counted from their mean the short way round
 ``abundance``   log of the site's birds over what the mean site would have had at the same visits, both with a visit more at
-                the mean, so that one visit says little
+                the mean, so that one visit says little; between organisations rounded
 ``times``       mean year of the site's visits
 ``effort``      means of the terms of effort of the site's visits
 """
@@ -30,7 +30,7 @@ from fedmiss.federation import messages as msg
 from fedmiss.federation.group.apart import set_apart
 from fedmiss.federation.group.folds import secret_rng
 from fedmiss.federation.messages_agree import LEVEL, PLACE
-from fedmiss.federation.rules import crossed
+from fedmiss.federation.rules import CONTRIBUTORS, SITES_OF_A_NUMBER, crossed
 from fedmiss.federation.triangle import to_triangle
 from fedmiss.models.lowrank.structure import ALONE, LIMIT, OF_LEVELS, OF_SLOPES, UNTOLD
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 WIDTH = 0.8  # of the smooth, in deviations of longitude and latitude
 NEAR = 0.5  # least weight of a knot at a site that stands behind it
+COARSE = 0.25  # unit of the log abundance of a site, between organisations
 NOISE = 2.0**20  # in the place of sums that are withheld, between organisations
 EDGE = 10.0  # farther from the middle, in deviations of the years, no visit is
 
@@ -97,10 +98,20 @@ def covariate_sums(program: GroupProgram, question: msg.Covariates) -> msg.Covar
             out[i] = w.sum(), w @ x, w @ x**2, (known & program.standing).sum()
         else:
             w = w if LEVEL in name else w * _differs(program, x)
-            # of two sites the sum and the sum of squares are their values
             left = question.sites[i] - w.sum() if question.sites.size and LEVEL not in name else 0.0
-            out[i] = w.sum(), w.any(), 0 < left < program.minimum, (known & program.standing).sum()
+            few = 0 < left < _fewest(program, x[known & program.visited])
+            out[i] = w.sum(), w.any(), few, (known & program.standing).sum()
     return msg.CovariateSums(out)
+
+
+def _fewest(program: GroupProgram, values: F64) -> int:
+    """How many sites of the others hide a number of each: their sums and sums of squares are told, and of higher powers.
+
+    Of two sites these are their values. Of a few more that are whole numbers too, but for numbers of two values: how many
+    sites have each is all that their powers tell, as of a category.
+    """
+    plain = np.unique(values).size < 3 or program.contributors < CONTRIBUTORS
+    return program.minimum if plain else max(program.minimum, SITES_OF_A_NUMBER)
 
 
 def count_visits(program: GroupProgram, question: msg.SiteVisits) -> msg.VisitSums:
@@ -216,7 +227,8 @@ def _abundance(program: GroupProgram, level: F64) -> F64:
         np.bincount(used.site, used.weight * each, program.J) for each in (used.count, level[used.month])
     )
     out: F64 = np.log((birds + level[-1]) / (usual + level[-1]))
-    return out
+    # Of whole numbers of birds the exact sum over a region's five sites tells each.
+    return np.round(out / COARSE) * COARSE if program.jointly else out
 
 
 def _times(program: GroupProgram) -> F64:

@@ -35,8 +35,8 @@ def draw_folds(
 
     Parameters
     ----------
-    secret : the organisation's own, kept with its data: without it nobody can tell the fold of a place that he knows. Empty
-        on one computer, where folds follow from the seed
+    secret : the organisation's own, and the job: without it nobody can tell the fold of a place that he knows. Empty on one
+        computer, where folds follow from the seed
     site, month, year, observer : (m,) of every visit: row of ``site_id``, month stamp, year number, local observer
     """
     # many parameters: one array for each thing that a fold may hold out

@@ -117,13 +117,22 @@ class GroupProgram:
         # of the finished job, for the group's own report: the chosen fit first
         self.results: list[msg.Outcome] = []
 
+    @property
+    def source(self) -> bytes:
+        """What folds and replicates are drawn from: between organisations the secret and the job.
+
+        With the same draws in a revision the sums of its folds less those before would be of what lies between a fifth and a
+        quarter, or of the part of new visits that one fold has: of one visit (``tests/attacks/test_revisions.py``).
+        """
+        return self.secret + (self._job or b"") if self.jointly else self.secret
+
     def key(self, *words: str | int) -> bytes:
         """Key of draws that follow from the ids of sites, or from observers.
 
         Between organisations the secret is in it: else whoever guesses an id knows its draws, finds them in the sums of
         replicates, and so whose site it is (``tests/attacks/test_ids.py``).
         """
-        return seed_key(*words, *([self.secret] if self.jointly else []))
+        return seed_key(*words, *([self.source] if self.jointly else []))
 
     # -- the wire --------------------------------------------------------------------------------------------
 
@@ -278,7 +287,7 @@ class GroupProgram:
     def _weigh(self, seed: int, number: int, spread: F64, used: IncludedVisits) -> F64:
         # Weights of replicates follow from the group's secret alone: the hub could solve for observers if it knew them.
         return replicate_weights(
-            self.secret, seed, number, spread, self.visits.who, self.place[used.site], used.observer,
+            self.source, seed, number, spread, self.visits.who, self.place[used.site], used.observer,
             used.weight,
         )  # fmt: skip
 
@@ -289,7 +298,7 @@ class GroupProgram:
         year = years_of(months)[visits.month]
         return draw_folds(
             by, folds, seed, name=self.name, site_id=self.visits.site_id, site=visits.site, month=visits.stamp, year=year,
-            observer=visits.observer, secret=self.secret if self.jointly else b"",
+            observer=visits.observer, secret=self.source if self.jointly else b"",
         )  # fmt: skip
 
     def open(self, question: msg.Open) -> msg.OpenSums:

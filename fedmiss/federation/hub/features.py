@@ -15,7 +15,7 @@ from fedmiss.federation.hub.priors import FEWEST_BIRDS
 from fedmiss.federation.hub.season import LEAST_YEARS
 from fedmiss.federation.link import Link, total
 from fedmiss.federation.messages_agree import LEVEL, PLACE
-from fedmiss.federation.rules import behind, crossed, kept_regions
+from fedmiss.federation.rules import SITES_OF_A_NUMBER, behind, crossed, kept_regions
 from fedmiss.federation.triangle import from_triangle
 from fedmiss.models.lowrank.structure import FEATURES, TOLD, UNTOLD
 
@@ -314,7 +314,8 @@ def _scales(link: Link, panel: Panel, blocks: Sequence[str], notes: list[str]) -
         enough = behind(sites, organisations, panel.least, panel.contributors) & (few == 0)
         if lost := [name for name, fine in zip(names, enough, strict=True) if not fine]:
             notes.append(
-                f"fewer than {panel.least} sites, or {panel.contributors} organisations, have, or differ in, "
+                f"too few sites (least number: {panel.least}; of the others of any organisation, in a number, "
+                f"{max(panel.least, SITES_OF_A_NUMBER)}) or organisations ({panel.contributors}) have, or differ in, "
                 f"{listed(lost, 6)}: left out."
             )
         names = [name for name in names if name not in lost]

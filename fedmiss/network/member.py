@@ -419,11 +419,11 @@ def dry_run(kit: Kit, data: Path, own_sites: int | None = None) -> list[str]:
             "  visited in each than the rounds of a fit (17 or more) every single count, unless other organisations bring",
             "  more sites",
         ]
-    where, there = np.unique(visits.region[distinct(visits.site[counted])].astype(str), return_counts=True)
+    regions, there = np.unique(visits.region[distinct(visits.site[counted])].astype(str), return_counts=True)
     few_there = [
-        f"{name} {n}" for name, n in zip(where, there, strict=True) if name and n < SITES_OF_A_REGION
+        f"{name} {n}" for name, n in zip(regions, there, strict=True) if name and n < SITES_OF_A_REGION
     ]
-    if kit.study.masks and few_there and where.size > 1:
+    if kit.study.masks and few_there and regions.size > 1:
         lines += [
             f"  your sites in regions with few of them: {listed(few_there, 4)}. Of eight sites in a region a member that",
             "  knows how often each was visited worked out all birds, unless other organisations bring more sites there",

@@ -110,7 +110,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--organisations", type=int, nargs="+", default=[20])
     parser.add_argument("--away", type=float, default=0.1)
-    parser.add_argument("--seconds", type=float, default=0.05)
+    parser.add_argument("--seconds", type=float, default=0.4)
     parser.add_argument("--tol", type=float, default=1e-14)
     parser.add_argument("--seed", type=int, default=0)
     a = parser.parse_args()

@@ -29,6 +29,27 @@ def test_own_errors_and_those_in_common_are_the_covariance_of_the_months():
     np.testing.assert_allclose(np.diag(var) + errors @ errors.T, wanted, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.parametrize("sd", [0.1, 0.2])
+def test_the_posterior_of_a_season_of_which_counts_tell_little_holds_it(sd):
+    """Its variance came out as 0, and 95 % intervals of the months of the year held 56 to 66 %."""
+    rng, h, held = np.random.default_rng(0), 1.5, []
+    for _ in range(25):
+        true = rng.normal(0, sd, 12)
+        y = true[np.arange(L) % 12] + rng.normal(0, h**-0.5, L)
+        one, f = SeriesPrior.of(*MONTHS, 1.0, effect=True), np.zeros(L)
+        for _ in range(60):
+            width = one.widths(np.ones(L, bool))
+            var = 1.0 / (h + 1.0 / width)
+            one, f, _ = one.update(var * (h * y + f / width), var, f, width, learn=True)
+        season = slice(one.sizes[0], sum(one.sizes[:2]))
+        weight = 1.0 / (float(one.noise) + 1.0 / h)
+        cov = np.linalg.inv(weight * one.B.T @ one.B + np.diag(1.0 / one.variances()))
+        centred = np.eye(12) - 1.0 / 12.0
+        error = centred @ ((cov @ one.B.T @ (weight * y))[season] - true)
+        held.append(np.abs(error) < 1.96 * np.sqrt(np.diag(centred @ cov[season, season] @ centred)))
+    assert np.mean(held) > 0.9  # of twelve months together the standard error is 1 to 2 %
+
+
 def world(seed: int, gap: slice) -> tuple[GroupPanel, np.ndarray]:
     """60 sites, a quarter of their months visited but none of ``gap``; the true expected counts."""
     rng, t = np.random.default_rng(seed), np.arange(L)

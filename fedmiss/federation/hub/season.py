@@ -6,9 +6,11 @@ The effects b of the months are modelled as
 
 x the centred and scaled year. The line is what a report is about: beta has a wide variance that is never re-estimated. The
 deviations of years are orthogonal to a constant and to x, so they cannot take from the line, and their standard deviation
-is at least ``YEAR_SD``: a year that was counted is believed, and only one with next to no data is drawn to the line. The
-other variances are estimated (:func:`.priors.next_variance`), the walk's under a half-normal prior of its standard
-deviation: where years without a bird follow years with birds, nothing else holds line and walk from going down without end.
+is at least ``YEAR_SD``: a year that was counted is believed, and only one with next to no data is drawn to the line. That
+of the season is at least ``SEASON_SD``: few counts tell so little of its variance that it would often come out as 0, and the
+season of every replicate flat. The other variances are estimated (:func:`.priors.next_variance`), the walk's under a
+half-normal prior of its standard deviation: where years without a bird follow years with birds, nothing else holds line and
+walk from going down without end.
 A factor column has season, walk and noise only.
 
 Months without a visit then follow line, season and neighbours instead of falling back to zero. The walk is kept in the
@@ -32,6 +34,7 @@ WALK_COLUMNS = 30
 # Of the coefficient of x: one standard deviation is a factor of 27 from the first year to the last.
 LINE_VARIANCE = 1.0
 WALK_SD = 0.5  # scale of the half-normal prior of the walk's standard deviation about the line
+SEASON_SD = 0.2  # least standard deviation of the season
 YEAR_SD = 0.3  # least standard deviation of the deviations of years from the line
 FREE_SD = 1.0  # and of a counted year's deviation from its prior mean, where a month is a year
 MOST_APART = 30.0  # standard deviations of values between what a month says and its prior mean, the most that is believed
@@ -185,7 +188,7 @@ class SeriesPrior:
             known = shrink - shrink**2 * spread / noise
             new = evolve(
                 new,
-                season=self._step(1, coef, cov, 1e-6),
+                season=self._step(1, coef, cov, SEASON_SD**2 if self.sizes[0] else 1e-6),
                 year=self._step(2, coef, cov, YEAR_SD**2),
                 step=self._step(3, coef, cov, 1e-6, WALK_SD),
                 noise=next_variance(

@@ -367,13 +367,15 @@ def fit_sums(
 def _told(program: GroupProgram, batch: Batch) -> Callable[[int, F64], F64 | float]:
     """By how much counts of sites that are here for some find are above a fit's expected ones: 1 / (1 - P(no find)).
 
-    P is that of all visits of the site, whatever a fold or replicate leaves out: the panel was made before.
+    P is that of all visits of the site, whatever a fold or replicate leaves out: the panel was made before. It counts no
+    site that is here for a find without a number, or in other months: that its visits found something was not asked.
     """
     if not program.visits.chosen or batch.scale.log or not batch.family.counts:
         return lambda *_: 1.0
     used, cells = program.need(), batch.cells
     visits = used.weight if batch.off else np.bincount(cells.visit_cell, used.weight, cells.nnz)
     site = used.site if batch.off else np.repeat(np.arange(cells.J), np.diff(cells.ptr))
+    some = np.bincount(used.site, used.weight * (used.count > 0), cells.J) > 0
 
     def told(f: int, fitted: F64) -> F64:
         zero = visits * log_zero(fitted, float(batch.inverse_size[f]), float(batch.phi[f]))
@@ -381,7 +383,7 @@ def _told(program: GroupProgram, batch: Batch) -> Callable[[int, F64], F64 | flo
             place = batch.presence.visit_at if batch.off else batch.presence.cell_at
             zero *= batch.presence.q[f].ravel()[place]
         found = -np.expm1(np.bincount(site, zero, cells.J))
-        return (1.0 / np.maximum(found, 1e-300))[site]
+        return (some / np.maximum(found, 1e-300))[site]
 
     return told
 

@@ -416,7 +416,7 @@ def score(program: GroupProgram, batch: Batch, question: msg.Score) -> msg.Score
     """Deviance, squared log error, predicted and counted total and number of the held-out visits."""
     used = program.used
     assert used is not None
-    out = np.zeros((question.fits.size, 5))
+    out, told = np.zeros((question.fits.size, 5)), _told(program, batch)
     for i, f in enumerate(question.fits):
         test = batch.test[f] > 0
         if not test.any():
@@ -435,7 +435,11 @@ def score(program: GroupProgram, batch: Batch, question: msg.Score) -> msg.Score
             mu = np.maximum(mu, 1e-3)  # a mean of 0 would make any bird impossible
         size = question.inverse_size[i]
         judge = negbin_deviance(y, mu, size) if size > 0 else family.deviance(y, mu)
-        out[i] = (w @ judge, w @ family.log_error(y, mu) ** 2, w @ mu, w @ y, w.sum())
+        predicted = mu
+        if program.visits.chosen:  # what was counted there is above what is expected, at visits left out too
+            above = np.broadcast_to(told(int(f), batch.fitted(int(f))), batch.rows.w.shape[1])
+            predicted = mu * above[test if batch.off else batch.cells.visit_cell[test]]
+        out[i] = (w @ judge, w @ family.log_error(y, mu) ** 2, w @ predicted, w @ y, w.sum())
         if program.left_out is not None:
             fit = question.batch, int(batch.numbers[f]), int(batch.rank[f])
             program.left_out[fit] = np.flatnonzero(test), w * judge

@@ -265,7 +265,7 @@ class CovariateSums(Answer):
     about: ClassVar[str] = "sums of the sites' covariates"
     sums: np.ndarray = _f(
         "for each covariate: visited sites that have it, sum of their values, sum of the squares (before: 1 where the group "
-        "has some, 1 where the others have too few); all sites that have it",
+        "has some, 1 where the others have too few); all sites that have it (before: 1 for numbers but 0, 1; of few)",
         "(c, 4)",
         bits=30,
     )

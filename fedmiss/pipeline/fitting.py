@@ -29,6 +29,7 @@ from fedmiss.files import hash_file, making
 from fedmiss.folders import ALL, FitFacts
 from fedmiss.group_names import group_name
 from fedmiss.models.lowrank.choice import Choice, Trial
+from fedmiss.models.lowrank.families import FAMILIES, SCALES
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.owner import empty_part
 from fedmiss.pipeline.algorithm7 import fit_algorithm7
@@ -139,7 +140,7 @@ class KeptStages(Stages):
 
     Parameters
     ----------
-    work : the folder;  advice : words to add to the choice's
+    work : the folder;  advice : words to add to the choice's where it is no model of counts
 
     Attributes
     ----------
@@ -179,7 +180,9 @@ class KeptStages(Stages):
             with self.federation.kept(self.work / "checkpoint" / "cross-validation", announce):
                 choice, begun = choose(watch)
             show(len(cands) * folds)  # of which some may have been left out
-        if choice.advice:
+        # predicted counts are compared with what is expected of such sites (``answers.score``)
+        counts = FAMILIES[choice.best.family].counts and not SCALES[choice.best.scale].log
+        if choice.advice and not counts:
             choice = replace(choice, advice=choice.advice + self.advice)
         self.ledger.save("cross-validation")
         write_table(choice.table, table_file, "cv")

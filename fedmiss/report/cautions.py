@@ -132,7 +132,7 @@ def uncounted(findings: Findings, without: int, found: int, slope: float) -> Ite
     moved = 100 * math.expm1(slope)
     presence = findings.data.fact("family") == "bernoulli"
     if without >= found:
-        shown = "What is shown is how many sites are occupied." if presence else ""
+        shown = "What is shown is at how many sites a visit finds the species." if presence else ""
         yield (
             f"None of the {count(found)} visits that found the species has a number (all are X, present but "
             f"not counted): nothing can be said of numbers. {shown or 'Ask for presence (model bernoulli).'}"

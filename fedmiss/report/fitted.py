@@ -65,7 +65,10 @@ def lack_of_fit(table: pd.DataFrame, unit: str = "birds") -> str:
             f"{number(100 * abs(drift), 2)} % {way} the fitted ones at the same visits, so the change per year may be too "
             f"{wrong}. See the table of counted and fitted {unit}."
         )
-    far = rows[np.abs(rows["ratio"] - 1.0) > np.maximum(LEAST_GAP, CLEAR_GAP * rows["ratio_se"])]
+    # An index is told by no level: that of all years together is another sentence's (:func:`level_off`).
+    level = float(rows["counted"].sum() / rows["fitted"].sum())
+    gap = np.minimum(np.abs(rows["ratio"] - 1.0), np.abs(rows["ratio"] / level - 1.0))
+    far = rows[gap > np.maximum(LEAST_GAP, CLEAR_GAP * rows["ratio_se"])]
     if far.empty:
         return ""
     years = ", ".join(far["year"].head(4).astype(str)) + (" and others" if len(far) > 4 else "")

@@ -70,12 +70,14 @@ def test_whole_percents_of_six_sites_of_the_others_are_not_told(rule, tmp_path, 
     ]
 
 
-@pytest.mark.parametrize(("values", "asked"), [(2, True), (3, False)])
-def test_a_number_of_two_values_needs_no_more_sites_than_a_category(values, asked, tmp_path):
-    """At 8 sites of the others: how many have each value is all that its powers tell."""
-    x = np.zeros(30)
-    x[[0, 3, 6, 9, 12, 15, 1, 2, 4, 5, 7, 8, 10, 11]] = 1.0
-    x[[18, 21, 13, 14, 16, 17]] = values - 1.0
-    x = np.where(x == 0.0, np.nan, x) if values > 2 else x
-    tap = job_of(panel_of(30, {"wet": x}), tmp_path, "covariates")
+@pytest.mark.parametrize(
+    ("mine", "theirs", "asked"),
+    [((0, 1), (0, 1), True), ((1, 2), (1, 2), False), ((0, 1), (0, 7, 30), False)],
+)
+def test_a_number_of_0_and_1_needs_no_more_sites_than_a_category(mine, theirs, asked, tmp_path):
+    """At 8 sites of the others: how many have 1 is all that its powers tell. What is told of these is what they have."""
+    rng, sites = np.random.default_rng(2), np.arange(150)
+    x = np.where(sites % 3 == 0, rng.choice(mine, 150), np.nan)
+    x[[1, 4, 7, 10, 2, 5, 8, 11]] = np.resize(theirs, 8)
+    tap = job_of(panel_of(150, {"wet": x}), tmp_path, "covariates")
     assert any(q.unit.size for q, _ in tap.of(msg.Covariates)) == asked

@@ -317,7 +317,7 @@ def test_a_feature_that_one_site_sets_apart_gives_no_sum_of_it():
     one[7] = 47.1
     again[3] += 1.0
     table = {
-        "elevation": ELEVATION, "elevation2": again, "one": one, "area": np.where(SITE < 20, 2.0, 5.0),
+        "elevation": ELEVATION, "elevation2": again, "one": one, "area": np.where(SITE < 20, 0.0, 1.0),
         "habitat": np.where(SITE < 40, "reed", "farm").astype(object),
         "status": np.where(SITE < 41, "kept", "lost").astype(object),
         "wet": np.where(SITE < 20, "a", np.where(SITE < 41, "b", "c")).astype(object),  # a or b: reed, but for one

@@ -7,6 +7,7 @@ import pytest
 from fedmiss.errors import ConfigError
 from fedmiss.files import read_manifest
 from fedmiss.pipeline.fitting import fit_panel
+from fedmiss.pipeline.panels import PanelFolder
 from fedmiss.pipeline.recipe import read_recipe
 from fedmiss.pipeline.settings import METHODS, FitSettings
 from fedmiss.settings import defaults, definitions
@@ -137,6 +138,15 @@ def test_a_fit_says_when_replicates_weigh_sites(tmp_path, observers, sites):
     settings = FitSettings(model="quasi", rank="0", bootstrap=0, structure="none")
     fit = fit_panel(panel, tmp_path / "fit", settings)
     assert read_manifest(fit, "fit")["results"].get("sites_redrawn") is sites
+
+
+@pytest.mark.parametrize(("model", "lucky"), [("quasi", False), ("log1p", True), ("bernoulli", True)])
+def test_who_predicts_totals_of_sites_that_were_lucky_is_told_so(model, lucky, panel, tmp_path, monkeypatch):
+    """A model of counts is compared with what is expected of sites that are there for a find: one below them is too low."""
+    monkeypatch.setattr(PanelFolder, "chosen_by_detection", True)
+    settings = FitSettings(model=model, max_rank=1, folds=2, bootstrap=0, structure="none")
+    advice = read_manifest(fit_panel(panel, tmp_path / "fit", settings), "fit")["results"]["advice"]
+    assert ("lucky" in advice) == lucky
 
 
 @pytest.mark.parametrize(("settings", "reached"), [({}, True), ({"rounds": 4}, False), ({"batch": 4}, False)])

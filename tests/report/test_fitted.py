@@ -55,6 +55,16 @@ def test_one_year_that_is_missed_is_named():
     assert "counted and fitted nests" in said
 
 
+def test_a_level_of_all_years_is_no_miss_of_single_ones():
+    """Where sites are there for a find all years are counted above what is fitted, which takes no index away."""
+    fitted, level = np.full(8, 400.0), np.full(8, 500.0)
+    assert lack_of_fit(fitted_years(*data(level, fitted))) == ""
+    level[4] = 700.0
+    assert "the counts of 2014 by" in lack_of_fit(fitted_years(*data(level, fitted)))
+    level[4] = 390.0  # a fifth below the others' level, and as fitted
+    assert lack_of_fit(fitted_years(*data(level, fitted))) == ""
+
+
 def test_ratios_far_from_one_are_never_called_a_good_fit():
     far = fitted_years(*data([144, 78.3, 138, 100], np.full(4, 100.0), np.full(4, 2500.0)))
     near = fitted_years(*data([104, 98, 101, 100], np.full(4, 100.0)))

@@ -23,7 +23,7 @@ from fedmiss.report.analysis import ReportSettings
 from fedmiss.report.build import build_report
 from fedmiss.report.coverage import thin_counts
 from fedmiss.report.inputs import read_inputs
-from fedmiss.report.prose import basis
+from fedmiss.report.prose import basis, caveats
 from fedmiss.report.question import site_years
 
 from .conftest import analysed
@@ -187,4 +187,7 @@ def test_presence_needs_no_numbers(tmp_path):
         assert "TRIM takes the share of visits with a find" in figures.beside(one).caption
         assert "largest count" not in set(one.influential["what"])
         assert list(thin_counts(one.coverage, one.data, 6)) == list(thin_counts(a.coverage, a.data, 6))
+        # occupied but overlooked ones are in no total
+        if not one.coverage.birds_counted:
+            assert any("at how many sites a visit finds the species" in said for said in caveats(one))
     np.testing.assert_array_equal(open_fit(panel, fit).observed, b.data.observed)

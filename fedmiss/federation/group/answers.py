@@ -367,13 +367,15 @@ def fit_sums(
 def _told(program: GroupProgram, batch: Batch) -> Callable[[int, F64], F64 | float]:
     """By how much counts of sites that are here for some find are above a fit's expected ones: 1 / (1 - P(no find)).
 
-    P is that of all visits of the site, whatever a fold or replicate leaves out: the panel was made before.
+    P is that of all visits of the site, whatever a fold or replicate leaves out: the panel was made before. It counts no
+    site that is here for a find without a number, or in other months: that its visits found something was not asked.
     """
     if not program.visits.chosen or batch.scale.log or not batch.family.counts:
         return lambda *_: 1.0
     used, cells = program.need(), batch.cells
     visits = used.weight if batch.off else np.bincount(cells.visit_cell, used.weight, cells.nnz)
     site = used.site if batch.off else np.repeat(np.arange(cells.J), np.diff(cells.ptr))
+    some = np.bincount(used.site, used.weight * (used.count > 0), cells.J) > 0
 
     def told(f: int, fitted: F64) -> F64:
         zero = visits * log_zero(fitted, float(batch.inverse_size[f]), float(batch.phi[f]))
@@ -381,7 +383,7 @@ def _told(program: GroupProgram, batch: Batch) -> Callable[[int, F64], F64 | flo
             place = batch.presence.visit_at if batch.off else batch.presence.cell_at
             zero *= batch.presence.q[f].ravel()[place]
         found = -np.expm1(np.bincount(site, zero, cells.J))
-        return (1.0 / np.maximum(found, 1e-300))[site]
+        return (some / np.maximum(found, 1e-300))[site]
 
     return told
 
@@ -414,7 +416,7 @@ def score(program: GroupProgram, batch: Batch, question: msg.Score) -> msg.Score
     """Deviance, squared log error, predicted and counted total and number of the held-out visits."""
     used = program.used
     assert used is not None
-    out = np.zeros((question.fits.size, 5))
+    out, told = np.zeros((question.fits.size, 5)), _told(program, batch)
     for i, f in enumerate(question.fits):
         test = batch.test[f] > 0
         if not test.any():
@@ -433,7 +435,11 @@ def score(program: GroupProgram, batch: Batch, question: msg.Score) -> msg.Score
             mu = np.maximum(mu, 1e-3)  # a mean of 0 would make any bird impossible
         size = question.inverse_size[i]
         judge = negbin_deviance(y, mu, size) if size > 0 else family.deviance(y, mu)
-        out[i] = (w @ judge, w @ family.log_error(y, mu) ** 2, w @ mu, w @ y, w.sum())
+        predicted = mu
+        if program.visits.chosen:  # what was counted there is above what is expected, at visits left out too
+            above = np.broadcast_to(told(int(f), batch.fitted(int(f))), batch.rows.w.shape[1])
+            predicted = mu * above[test if batch.off else batch.cells.visit_cell[test]]
+        out[i] = (w @ judge, w @ family.log_error(y, mu) ** 2, w @ predicted, w @ y, w.sum())
         if program.left_out is not None:
             fit = question.batch, int(batch.numbers[f]), int(batch.rank[f])
             program.left_out[fit] = np.flatnonzero(test), w * judge

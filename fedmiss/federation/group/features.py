@@ -82,8 +82,8 @@ def _column(program: GroupProgram, name: str) -> F64:
 def covariate_sums(program: GroupProgram, question: msg.Covariates) -> msg.CovariateSums:
     """Visited sites that have a covariate, sums of its values and squares in the unit asked for, and sites that have it.
 
-    Without a unit no values, but whether the group has such sites, and of the number of all whether the others have few:
-    what too few stand behind is then not asked for.
+    Without a unit no values, but whether the group has such sites, and other numbers than 0 and 1 there; of the number of
+    all whether the others have few: what too few stand behind is then not asked for.
     The scale is that of visited sites: what lies LIMIT deviations from their mean is beyond what they can speak for.
     """
     out = np.zeros((len(question.names), 4))
@@ -99,19 +99,13 @@ def covariate_sums(program: GroupProgram, question: msg.Covariates) -> msg.Covar
         else:
             w = w if LEVEL in name else w * _differs(program, x)
             left = question.sites[i] - w.sum() if question.sites.size and LEVEL not in name else 0.0
-            few = 0 < left < _fewest(program, x[known & program.visited])
-            out[i] = w.sum(), w.any(), few, (known & program.standing).sum()
+            # Whole numbers follow from their powers where others have few; of 0 and 1 these tell how many have each only.
+            more = not np.isin(x[known & program.visited], (0, 1)).all()
+            if question.sites.size:
+                more = 0 < left < SITES_OF_A_NUMBER
+            more &= LEVEL not in name and program.contributors >= CONTRIBUTORS
+            out[i] = w.sum(), w.any(), 0 < left < program.minimum, more
     return msg.CovariateSums(out)
-
-
-def _fewest(program: GroupProgram, values: F64) -> int:
-    """How many sites of the others hide a number of each: their sums and sums of squares are told, and of higher powers.
-
-    Of two sites these are their values. Of a few more that are whole numbers too, but for numbers of two values: how many
-    sites have each is all that their powers tell, as of a category.
-    """
-    plain = np.unique(values).size < 3 or program.contributors < CONTRIBUTORS
-    return program.minimum if plain else max(program.minimum, SITES_OF_A_NUMBER)
 
 
 def count_visits(program: GroupProgram, question: msg.SiteVisits) -> msg.VisitSums:

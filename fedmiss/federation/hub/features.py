@@ -307,11 +307,13 @@ def _scales(link: Link, panel: Panel, blocks: Sequence[str], notes: list[str]) -
         )
     if panel.least and names:
         none = sites = np.zeros(0)
+        whole = np.ones(len(names), bool)
         # twice: whether the others of an organisation have few is said once the number of all is known
         for _ in range(2):
             (answers,) = link.ask([msg.Covariates(tuple(names), none, sites)])
-            sites, organisations, few = total(answers, "sums", (len(names), 4))[:, :3].T
-        enough = behind(sites, organisations, panel.least, panel.contributors) & (few == 0)
+            sites, organisations, few, more = total(answers, "sums", (len(names), 4)).T
+            whole &= more > 0  # who has other numbers than 0 and 1 need not be whose others have few
+        enough = behind(sites, organisations, panel.least, panel.contributors) & (few == 0) & ~whole
         if lost := [name for name, fine in zip(names, enough, strict=True) if not fine]:
             notes.append(
                 f"too few sites (least number: {panel.least}; of the others of any organisation, in a number, "

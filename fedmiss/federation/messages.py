@@ -213,13 +213,24 @@ class Solve(Broadcast):
     observers: bool = _f("whether observer effects take a step")
 
 
+FACTORS = (
+    1.0,
+    0.7,
+    0.5,
+    0.35,
+)  # of fitted counts: where sites were chosen by finds the total does not grow with them
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class FitSums(Answer):
     """Counted and fitted totals of the visits that took part."""
 
     about: ClassVar[str] = "counted and fitted totals"
     totals: np.ndarray = _f(
-        "sums of weights, counted and fitted total (log1p: of 1 + count)", "(n, 3)", "visits, birds", bits=28
+        "sums of weights, counted total, and those expected at fitted counts times each of FACTORS (log1p: of 1 + count)",
+        "(n, 6)",
+        "visits, birds",
+        bits=28,
     )
     dispersion: np.ndarray = _f(
         "weighted squared residuals over the variance, at every node", "(n, m)", bits=24

@@ -349,29 +349,34 @@ def fit_sums(
     program: GroupProgram, batch: Batch, fits: I64, nodes: F64, *, months: bool = False
 ) -> msg.FitSums:
     """Sums at the predictor that the cells have; with ``months`` also month by month."""
-    totals, by_month = np.zeros((fits.size, 3)), np.zeros((fits.size, batch.month_mean.shape[1] * months, 8))
+    totals = np.zeros((fits.size, 2 + len(msg.FACTORS)))
+    by_month = np.zeros((fits.size, batch.month_mean.shape[1] * months, 8))
     month = batch.cells.col[batch.cells.visit_cell] if batch.off else batch.cells.col
     told = _told(program, batch)
     for i, f in enumerate(fits):
-        # Weights, counted and fitted totals: the last two make equation smear.
+        # Weights, counted and expected totals: all but the first make equation smear.
         w = batch.weights[f]
         fitted = batch.fitted(int(f))
         weight = w if batch.off else batch.rows.w[f]
         counted = w @ (1.0 + program.need().count) if batch.scale.log else batch.rows.wy[f].sum()
-        totals[i] = (w.sum(), counted, float(weight @ (fitted * told(int(f), fitted))))
+        totals[i, :2] = w.sum(), counted
+        if told is None:
+            totals[i, 2:] = float(weight @ fitted) * np.array(msg.FACTORS)
+        else:
+            totals[i, 2:] = [float(weight @ told(int(f), factor * fitted)) for factor in msg.FACTORS]
         if months:
             by_month[i] = _by_month(program, batch, int(f), month, weight, fitted)
     return msg.FitSums(totals, _dispersion(batch, fits, nodes), by_month)
 
 
-def _told(program: GroupProgram, batch: Batch) -> Callable[[int, F64], F64 | float]:
-    """By how much counts of sites that are here for some find are above a fit's expected ones: 1 / (1 - P(no find)).
+def _told(program: GroupProgram, batch: Batch) -> Callable[[int, F64], F64] | None:
+    """Counts that a fit expects at sites that are here for some find, mu / (1 - P(no find)); None where all sites are.
 
     P is that of all visits of the site, whatever a fold or replicate leaves out: the panel was made before. It counts no
     site that is here for a find without a number, or in other months: that its visits found something was not asked.
     """
     if not program.visits.chosen or batch.scale.log or not batch.family.counts:
-        return lambda *_: 1.0
+        return None
     used, cells = program.need(), batch.cells
     visits = used.weight if batch.off else np.bincount(cells.visit_cell, used.weight, cells.nnz)
     site = used.site if batch.off else np.repeat(np.arange(cells.J), np.diff(cells.ptr))
@@ -383,7 +388,7 @@ def _told(program: GroupProgram, batch: Batch) -> Callable[[int, F64], F64 | flo
             place = batch.presence.visit_at if batch.off else batch.presence.cell_at
             zero *= batch.presence.q[f].ravel()[place]
         found = -np.expm1(np.bincount(site, zero, cells.J))
-        return (some / np.maximum(found, 1e-300))[site]
+        return fitted * (some / np.maximum(found, 1e-300))[site]
 
     return told
 
@@ -436,8 +441,9 @@ def score(program: GroupProgram, batch: Batch, question: msg.Score) -> msg.Score
         size = question.inverse_size[i]
         judge = negbin_deviance(y, mu, size) if size > 0 else family.deviance(y, mu)
         predicted = mu
-        if program.visits.chosen:  # what was counted there is above what is expected, at visits left out too
-            above = np.broadcast_to(told(int(f), batch.fitted(int(f))), batch.rows.w.shape[1])
+        if told is not None:  # what was counted there is above what is expected, at visits left out too
+            fitted = question.smear[i] * batch.fitted(int(f))
+            above = told(int(f), fitted) / np.maximum(fitted, 1e-300)
             predicted = mu * above[test if batch.off else batch.cells.visit_cell[test]]
         out[i] = (w @ judge, w @ family.log_error(y, mu) ** 2, w @ predicted, w @ y, w.sum())
         if program.left_out is not None:

@@ -40,7 +40,7 @@ from fedmiss.federation.hub.requests import (
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.hub.steps import Sums, at_rest, turn_of
 from fedmiss.federation.hub.values import evolve
-from fedmiss.federation.messages import Begin
+from fedmiss.federation.messages import FACTORS, Begin
 from fedmiss.federation.triangle import from_triangle
 from fedmiss.models.lowrank.families import FAMILIES, SCALES, counted_family
 from fedmiss.models.lowrank.settings import CountSettings
@@ -377,15 +377,28 @@ def summary(
 
 def summarised(state: MonthState, settings: CountSettings, totals: F64, pearson: float) -> MonthState:
     """Calibration and dispersion from sums of weights, counted and fitted totals, and the Pearson statistic."""
-    weight, counted, fitted = (float(value) for value in totals)
+    weight, counted = float(totals[0]), float(totals[1])
     state = evolve(state, weight=weight)
     scale = SCALES[settings.scale]
     counts = FAMILIES[settings.family].counts and settings.time == "smooth"  # others end at the counted total
     calibrated = scale.log or (settings.calibrate and counts)
-    # Equation smear.
-    smear = counted / fitted if calibrated and counted > 0 and fitted > 0 else 1.0
+    smear = _smear(counted, totals[2:]) if calibrated else 1.0
     found = _found(state, settings)
     return evolve(state, smear=smear, found=found, dispersion=pearson / state.free_visits)
+
+
+def _smear(counted: float, expected: F64) -> float:
+    """The factor at which the total expected, given at ``FACTORS``, is the counted one: equation smear.
+
+    Between them the total goes by a power of the factor, beyond them in proportion.
+    """
+    if not counted > 0 or not (expected > 0).all():
+        return 1.0
+    at = int((expected > counted).sum())  # they fall with the factor
+    ends = FACTORS[max(at - 1, 0)], FACTORS[min(at, len(expected) - 1)]
+    high, low = expected[max(at - 1, 0)], expected[min(at, len(expected) - 1)]
+    power = math.log(ends[0] / ends[1]) / math.log(high / low) if high > low else 1.0
+    return float(ends[0] * (counted / high) ** power)
 
 
 def _found(state: MonthState, settings: CountSettings) -> float:

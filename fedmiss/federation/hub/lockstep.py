@@ -254,7 +254,7 @@ def _answered(
         }
     elif isinstance(request, AskSummary):
         shapes = {
-            "totals": (n, 3),
+            "totals": (n, 2 + len(msg.FACTORS)),
             "dispersion": (n, request.nodes.size),
             "months": (n, panel.L * request.months, 8),
         }

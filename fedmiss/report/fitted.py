@@ -78,15 +78,21 @@ def lack_of_fit(table: pd.DataFrame, unit: str = "birds") -> str:
     )
 
 
-def level_off(table: pd.DataFrame, unit: str = "birds") -> str:
+def level_off(table: pd.DataFrame, unit: str = "birds", *, scaled: bool = False) -> str:
     """Return a sentence when all visits together are fitted more than 10 % above or below what was counted, else nothing.
 
-    A fit is scaled to the counted total, but where sites are in a panel because the species was seen there: of so few finds
-    that most such sites might have had none, counts are above what is expected.
+    A fit that is ``scaled`` to the counted total stays below it only where sites are in a panel because the species was
+    seen there.
     """
     counted, fitted = float(table["counted"].sum()), float(table["fitted"].sum())
     if not (counted > 0 and fitted > 0) or abs(fitted / counted - 1.0) <= LEVEL_OFF:
         return ""
+    if scaled and fitted < counted:
+        return (
+            f"At the visits that were made the fitted total is more than {100 * LEVEL_OFF:.0f} % below the counted one, as "
+            "it should be: sites are here because the species was found there, and such sites had luck. "
+            f"See the table of counted and fitted {unit}."
+        )
     return (
         f"At the visits that were made the fitted total is more than {100 * LEVEL_OFF:.0f} % "
         f"{'below' if fitted < counted else 'above'} the counted one: absolute totals may be off by as much, and their "

@@ -278,7 +278,8 @@ def model_caveats(findings: Findings, *, birds: bool) -> Iterator[str]:
     table = fitted_years(findings.data.visited, findings.months)
     if miss := lack_of_fit(table, findings.unit):
         yield miss
-    off = level_off(table, findings.unit)
+    scaled = findings.data.fact("family") == "poisson" and findings.data.fact("scale") != "log1p"
+    off = level_off(table, findings.unit, scaled=scaled)
     chosen = None if findings.data.cv is None else findings.data.cv[chosen_rows(findings)]
     if chosen is not None and len(chosen) and birds:
         bias = float((chosen["total_bias"] * chosen["n"]).sum() / chosen["n"].sum())

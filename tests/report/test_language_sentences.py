@@ -227,6 +227,7 @@ def test_why_there_is_no_class_and_what_was_left_out_are_translated(language):
         ratio = np.exp(drift * np.arange(9))
         lines.append(lack_of_fit(pd.DataFrame({"year": range(2001, 2010), "ratio": ratio, "ratio_se": 0.05})))
     lines += [level_off(pd.DataFrame({"counted": [100.0], "fitted": [fitted]})) for fitted in (80.0, 120.0)]
+    lines.append(level_off(pd.DataFrame({"counted": [100.0], "fitted": [80.0]}), scaled=True))
     lines += [
         "Stable, resting on one site or count", "Wren: uncertain, resting on one site or count",
         "Strong decline, provisional since the fit has not converged",

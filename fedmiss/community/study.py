@@ -289,14 +289,19 @@ def _joint(
     """Four more exchanges: sums behind the axes, what is behind each number of checklists, and the joint tables."""
     n_species, n_steps = lists.S, len(STEPS)
     own, step = site_sums(fit), told_apart(steps_of(lists.visits), program.own_sites)
+    # Of whole numbers of checklists the exact sum of logarithms, beside their sum, leaves few sets of as many sites.
+    own[-2:] = np.round(own[-2:])
     sites = np.bincount(step[step >= 0], minlength=n_steps).astype(float)
 
     def mine(q: msg.Species) -> F64:
         if q.part == "sites":
             return own
         if q.part == "steps":
-            # The second question of the steps: only with the totals of all can a share be known.
-            over = sites > terms.share * q.totals if q.totals.size else np.zeros(n_steps)
+            # The second question of the steps: only with the totals of all can a share, and the others' sites, be known.
+            over = np.zeros(n_steps, dtype=bool)
+            if q.totals.size:
+                others = q.totals - sites
+                over = (sites > terms.share * q.totals) | ((0 < others) & (others < terms.minimum))
             return np.concatenate([sites, sites > 0, over]).astype(float)
         by_species, by_step = gains_by(fit, lists.visits)
         rich = richness(fit, visits=q.usual, sums=sums)[0].sum() if q.usual > 0 else 0.0

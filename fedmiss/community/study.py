@@ -49,7 +49,10 @@ FEWEST_SPECIES = 3
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What all organisations have agreed on: model, list of species, least numbers, masks; ``job``, ``digest`` of frames."""
+    """What all organisations have agreed on: model, list of species, least numbers, masks; ``job``, ``digest`` of frames.
+
+    ``few_sites``: go on where all but one have fewer sites than half the species.
+    """
 
     settings: CommunitySettings
     species: tuple[str, ...]
@@ -59,12 +62,15 @@ class Terms:
     masks: bool
     job: bytes
     digest: bytes
+    few_sites: bool = False
 
-    def plan(self, months: I64, effort: str | tuple[str, ...] = "none") -> DataSpec:
+    def plan(
+        self, months: I64, effort: str | tuple[str, ...] = "none", *, few_sites: bool = True
+    ) -> DataSpec:
         """The plan of a conversation, under the study's least numbers."""
         return DataSpec(
             months=months, effort=effort, jointly=True, minimum=self.minimum, share=self.share,
-            contributors=self.contributors,
+            contributors=self.contributors, few_sites=few_sites,
         )  # fmt: skip
 
 
@@ -137,7 +143,10 @@ class JointCommunity:
 def run_community(seat: CommunitySeat, terms: Terms) -> JointCommunity:
     """Run the job of a community to its end.
 
-    Raises InputError: fewer than three species have enough sites and organisations behind them.
+    Raises
+    ------
+    InputError    fewer than three species have enough sites and organisations behind them
+    ConfigError    all but one have few sites for so many species, and the study does not allow it
     """
     settings = terms.settings
     whole = read_lists(seat.records, species=terms.species)
@@ -153,7 +162,8 @@ def run_community(seat: CommunitySeat, terms: Terms) -> JointCommunity:
     # Months of the conversation are the species: the protocol of the count model is used as it is.
     site_id = lists.sites["site_id"].to_numpy()
     program, link = seat.link(terms, cells.visits(site_id, known), "community")
-    ours = _Ours(program, link, terms.plan(np.arange(len(names), dtype=np.int64)))
+    plan = terms.plan(np.arange(len(names), dtype=np.int64), few_sites=terms.few_sites)
+    ours = _Ours(program, link, plan)
     notes = [
         *ours.agreement.notes,
         *_without_covariates(ours, terms, dict(zip(names, behind[behind > 0], strict=True))),

@@ -291,6 +291,11 @@ def _too_many(kinds: Sequence[str], blocks: NDArray[np.str_], others: F64) -> Bo
     return out
 
 
+def _few_of_a_number(program: GroupProgram, others: F64) -> Bool:
+    """Whether numbers differ at few sites of the others, since all but these are cut off, or told by other columns."""
+    return np.asarray((0 < others) & (others < program.minimum))
+
+
 def _kinds(question: msg.Features, blocks: NDArray[np.str_]) -> list[str]:
     """Of each feature the category that it is a value of, empty for a number."""
     of = [
@@ -347,8 +352,13 @@ def features(program: GroupProgram, question: msg.Features) -> msg.FeatureSums:
     if not kept.size:
         few |= (behind < behind[-1]) & (behind[-1] - behind < least)
     over = (behind > question.share * question.behind) | few if question.behind.size else few
-    if program.jointly and question.behind.size and not kept.size:
-        over[:-1] |= _too_many(kinds, blocks, question.behind - behind)
+    if program.jointly and question.behind.size:
+        others = question.behind - behind
+        if kept.size:
+            number = np.array([not kind for kind in kinds]) & (blocks == "covariates")
+            over[:-1] |= kept & number & _few_of_a_number(program, others[:-1])
+        else:
+            over[:-1] |= _too_many(kinds, blocks, others)
     flags = ((behind > 0).astype(float), over.astype(float))
     cells = np.zeros((0, 3))
     if program.jointly and kept.size:

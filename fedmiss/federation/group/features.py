@@ -291,9 +291,16 @@ def _too_many(kinds: Sequence[str], blocks: NDArray[np.str_], others: F64) -> Bo
     return out
 
 
-def _few_of_a_number(program: GroupProgram, others: F64) -> Bool:
-    """Whether numbers differ at few sites of the others, since all but these are cut off, or told by other columns."""
-    return np.asarray((0 < others) & (others < program.minimum))
+def _few_of_a_number(minimum: int, kept: Bool, others: F64) -> Bool:
+    """Whether numbers and their squares (2 n,) differ at few sites of the ``others``: all but these are cut off, or follow.
+
+    A square that is ``kept`` is of a number of more than two values, and with it four powers are told: of few whole numbers
+    one set has them (see ``rules.SITES_OF_A_NUMBER``).
+    """
+    out = kept & (0 < others) & (others < minimum)
+    enough = SITES_OF_A_NUMBER - CONTRIBUTORS  # the middle site of each organisation is not set apart
+    out[1::2] |= kept[::2] & kept[1::2] & (0 < others[::2]) & (others[::2] < enough)
+    return out
 
 
 def _kinds(question: msg.Features, blocks: NDArray[np.str_]) -> list[str]:
@@ -355,8 +362,8 @@ def features(program: GroupProgram, question: msg.Features) -> msg.FeatureSums:
     if program.jointly and question.behind.size:
         others = question.behind - behind
         if kept.size:
-            number = np.array([not kind for kind in kinds]) & (blocks == "covariates")
-            over[:-1] |= kept & number & _few_of_a_number(program, others[:-1])
+            number = np.flatnonzero(np.array([not kind for kind in kinds]) & (blocks == "covariates"))
+            over[number] |= _few_of_a_number(program.minimum, kept[number], others[number])
         else:
             over[:-1] |= _too_many(kinds, blocks, others)
     flags = ((behind > 0).astype(float), over.astype(float))

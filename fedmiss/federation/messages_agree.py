@@ -150,7 +150,7 @@ class SupportSums(Answer):
     sites: np.ndarray = _f("number of sites with such visits", "(parts, L)", "sites", bits=20)
     groups: np.ndarray = _f("1 where the group has such visits", "(parts, L)", "groups", bits=0)
     over: np.ndarray = _f(
-        "1 where the group's share of the visits is above the limit, or the others have three sites",
+        "1 where the group's share of the visits is too large, or the others have three sites, or few visits of a fold",
         "(parts, L)",
         bits=0,
     )

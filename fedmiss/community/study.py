@@ -49,7 +49,10 @@ FEWEST_SPECIES = 3
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What all organisations have agreed on: model, list of species, least numbers, masks; ``job``, ``digest`` of frames."""
+    """What all organisations have agreed on: model, list of species, least numbers, masks; ``job``, ``digest`` of frames.
+
+    ``few_sites``: go on where all but one have fewer sites than half the species.
+    """
 
     settings: CommunitySettings
     species: tuple[str, ...]
@@ -59,12 +62,15 @@ class Terms:
     masks: bool
     job: bytes
     digest: bytes
+    few_sites: bool = False
 
-    def plan(self, months: I64, effort: str | tuple[str, ...] = "none") -> DataSpec:
+    def plan(
+        self, months: I64, effort: str | tuple[str, ...] = "none", *, few_sites: bool = True
+    ) -> DataSpec:
         """The plan of a conversation, under the study's least numbers."""
         return DataSpec(
             months=months, effort=effort, jointly=True, minimum=self.minimum, share=self.share,
-            contributors=self.contributors,
+            contributors=self.contributors, few_sites=few_sites,
         )  # fmt: skip
 
 
@@ -137,7 +143,10 @@ class JointCommunity:
 def run_community(seat: CommunitySeat, terms: Terms) -> JointCommunity:
     """Run the job of a community to its end.
 
-    Raises InputError: fewer than three species have enough sites and organisations behind them.
+    Raises
+    ------
+    InputError    fewer than three species have enough sites and organisations behind them
+    ConfigError    all but one have few sites for so many species, and the study does not allow it
     """
     settings = terms.settings
     whole = read_lists(seat.records, species=terms.species)
@@ -153,7 +162,8 @@ def run_community(seat: CommunitySeat, terms: Terms) -> JointCommunity:
     # Months of the conversation are the species: the protocol of the count model is used as it is.
     site_id = lists.sites["site_id"].to_numpy()
     program, link = seat.link(terms, cells.visits(site_id, known), "community")
-    ours = _Ours(program, link, terms.plan(np.arange(len(names), dtype=np.int64)))
+    plan = terms.plan(np.arange(len(names), dtype=np.int64), few_sites=terms.few_sites)
+    ours = _Ours(program, link, plan)
     notes = [
         *ours.agreement.notes,
         *_without_covariates(ours, terms, dict(zip(names, behind[behind > 0], strict=True))),
@@ -289,14 +299,19 @@ def _joint(
     """Four more exchanges: sums behind the axes, what is behind each number of checklists, and the joint tables."""
     n_species, n_steps = lists.S, len(STEPS)
     own, step = site_sums(fit), told_apart(steps_of(lists.visits), program.own_sites)
+    # Of whole numbers of checklists the exact sum of logarithms, beside their sum, leaves few sets of as many sites.
+    own[-2:] = np.round(own[-2:])
     sites = np.bincount(step[step >= 0], minlength=n_steps).astype(float)
 
     def mine(q: msg.Species) -> F64:
         if q.part == "sites":
             return own
         if q.part == "steps":
-            # The second question of the steps: only with the totals of all can a share be known.
-            over = sites > terms.share * q.totals if q.totals.size else np.zeros(n_steps)
+            # The second question of the steps: only with the totals of all can a share, and the others' sites, be known.
+            over = np.zeros(n_steps, dtype=bool)
+            if q.totals.size:
+                others = q.totals - sites
+                over = (sites > terms.share * q.totals) | ((0 < others) & (others < terms.minimum))
             return np.concatenate([sites, sites > 0, over]).astype(float)
         by_species, by_step = gains_by(fit, lists.visits)
         rich = richness(fit, visits=q.usual, sums=sums)[0].sum() if q.usual > 0 else 0.0

@@ -150,7 +150,7 @@ class SupportSums(Answer):
     sites: np.ndarray = _f("number of sites with such visits", "(parts, L)", "sites", bits=20)
     groups: np.ndarray = _f("1 where the group has such visits", "(parts, L)", "groups", bits=0)
     over: np.ndarray = _f(
-        "1 where the group's share of the visits is above the limit, or the others have three sites",
+        "1 where the group's share of the visits is too large, or the others have three sites, or few visits of a fold",
         "(parts, L)",
         bits=0,
     )
@@ -355,9 +355,9 @@ class SpeciesSums(Answer):
     about: ClassVar[str] = "sums over sites behind the joint tables of a community of species"
     sums: np.ndarray = _f(
         "sites: number, coefficients of the factors, their products, cells with birds and those expected, log of effort "
-        "and of visits; steps: by number of checklists the sites, 1 where the group has some, 1 where its share is above "
-        "the limit; species: of each the sites and checklists with it, its birds, expected birds, deviance of left-out "
-        "cells, which is also by step; richness; checklists",
+        "and of visits, rounded; steps: by number of checklists the sites, 1 where the group has some, 1 where its share "
+        "is too large, the others' sites too few; species: of each the sites and checklists with it, its birds, expected "
+        "birds, deviance of left-out cells, which is also by step; richness; checklists",
         "(s,)",
         bits=28,
     )

@@ -25,6 +25,9 @@ SITES_LEFT = 4
 # Without any one organisation's, that have a number of its own kind: sums of its first four powers are told, and of as many
 # whole percents as sites below, one set only has them (tests/attacks/test_whole_numbers.py).
 SITES_OF_A_NUMBER = 20
+# Without any one organisation's, that a fold holds out: of two the counts follow from one score
+# (tests/attacks/test_scores.py), of several whose expected counts are known too.
+VISITS_OF_A_FOLD = 20
 LARGEST_COUNT = 10_000_000  # birds of one visit: sums of squares of such counts fit into a masked number
 
 

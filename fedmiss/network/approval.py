@@ -20,8 +20,7 @@ from fedmiss.system import user_name
 from fedmiss.version import __version__
 
 _FEW_SITES = [
-    "  THE STUDY ALLOWS FEW SITES: who knows how often each of yours was visited in each month can work out",
-    "  single counts.",
+    "  THE STUDY ALLOWS FEW SITES: who knows the visits to each of yours can work out single counts.",
 ]
 
 
@@ -180,7 +179,7 @@ def _seen_of_method(s: Study) -> list[str]:
 
 
 def _seen_of_model(s: Study, own_sites: int) -> list[str]:
-    unit = "species" if s.community else "months"
+    unit, few = "species" if s.community else "months", _FEW_SITES if s.few_sites and s.masks else []
     clear = (
         [
             "  In clear: calendar months with a checklist, names of the sites' covariates and of their categories, of each",
@@ -221,6 +220,7 @@ def _seen_of_model(s: Study, own_sites: int) -> list[str]:
             f"  {s.contributors} organisations, or with over {s.share:.0%} of these sites in one, is left out; only the",
             "  number of these sites is seen, no birds. Species that are not in the list above stay at home, names too.",
             "  Sites are compared with nobody's: one that two organisations visit counts in each.",
+            *few,
         ]
     return [
         *lines,
@@ -230,7 +230,7 @@ def _seen_of_model(s: Study, own_sites: int) -> list[str]:
         "  with such a fold are left out of the choice of the model. Of these months the numbers of visits and sites are",
         f"  seen, no birds; of every two months the sites visited in both, up to {s.minimum} of each.",
         "  Sites are compared with nobody's: one that two organisations visit counts in each.",
-        *(_FEW_SITES if s.few_sites and s.masks else []),
+        *few,
     ]
 
 

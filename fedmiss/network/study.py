@@ -35,8 +35,8 @@ _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 _HOST = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?")
 _BLANK = "\u115f\u1160\u2800\u3164\uffa0"  # letters and signs that screens show as nothing
 _RELAY = ("host", "port", "patience")  # do nothing where a folder carries the frames
-_OF_MONTHS = ("species", "season", "months", "sites", "few_sites", "compress")  # of one species' months only
-_COUNTS = (*_OF_MONTHS, "minimum", "share", "contributors")  # of the count model only
+_OF_MONTHS = ("species", "season", "months", "sites", "compress")  # of one species' months only
+_COUNTS = (*_OF_MONTHS, "few_sites", "minimum", "share", "contributors")  # of the count model only
 _OF_ROUNDS = ("absence", "chair")
 _LIMITS = (
     ("exchanges", 50, 100_000, "50 and 100,000; 1,000 is customary"),
@@ -285,7 +285,7 @@ class Study:
 
         return Terms(
             self.of_community, tuple(self.community["species"]), self.minimum, self.share, self.contributors, self.masks,
-            job, self.settings(),
+            job, self.settings(), self.few_sites or not self.masks,
         )  # fmt: skip
 
     def _refuse_idle(self) -> None:

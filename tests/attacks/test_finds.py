@@ -46,7 +46,7 @@ def agreed(cells: Cells) -> tuple[_Ours, Tapped]:
             settings=SETTINGS, jointly=True, minimum=LEAST, finds=True,
         )  # fmt: skip
     tap = Tapped(programs)
-    return _Ours(programs["owner-0"], Link(tap, JOB[:8], SETTINGS), TERMS.plan(np.arange(S))), tap
+    return _Ours(programs["owner-0"], Link(tap, JOB[:8], SETTINGS), TERMS.plan(np.arange(cells.S))), tap
 
 
 def told(cells: Cells) -> list[tuple[msg.Product, np.ndarray]]:

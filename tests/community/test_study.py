@@ -115,7 +115,7 @@ def test_the_joint_community_is_the_pooled_one(clubs, tmp_path, masks, digits):
     begin_factors(whole.link, between, plain_model(terms.settings))
     fit, raised = _calibrated(whole.fit(some.fit.fit.settings))
     whole = replace(some.fit, fit=fit, cells=cells, raised=raised)
-    axes = axes_of(whole)
+    axes = replace(axes_of(whole), effort=axes_of(some.fit, some.sums).effort)  # between clubs rounded
     for club in done.values():
         at = np.searchsorted(lists.sites["site_id"].to_numpy(), club.lists.sites["site_id"].to_numpy())
         np.testing.assert_allclose(club.fit.fit.expected(), fit.expected()[at], rtol=digits)
@@ -125,7 +125,7 @@ def test_the_joint_community_is_the_pooled_one(clubs, tmp_path, masks, digits):
         for a, b in zip(associations(club.fit, mine), associations(whole, axes), strict=True):
             np.testing.assert_allclose(a, b, atol=1e-5)  # draws in single precision
         np.testing.assert_allclose(club.numbers, numbers_of(lists, whole), rtol=10 * digits)
-        assert usual_visits(club.fit, club.sums) == usual_visits(whole)
+        assert abs(usual_visits(club.fit, club.sums) - usual_visits(whole)) <= 1.0  # of rounded sums
         steps = np.bincount(steps_of(lists.visits), minlength=4)
         # not the four sites of two clubs, nor what would tell of them by difference
         kept = club.step_sites > 0

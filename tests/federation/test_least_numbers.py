@@ -10,6 +10,7 @@ import pytest
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.calls import fit_counts
+from fedmiss.federation.group import agreement
 from fedmiss.federation.group.folds import draw_folds
 from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.group.totals import regions_of
@@ -78,7 +79,8 @@ def test_released_months_are_those_with_enough_behind_them(panel, tmp_path):
     assert any("were withheld" in note for note in joint.agreement.notes)
 
 
-def test_a_month_with_a_thin_fold_leaves_cross_validation(panel, tmp_path):
+def test_a_month_with_a_thin_fold_leaves_cross_validation(panel, tmp_path, monkeypatch):
+    monkeypatch.setattr(agreement, "VISITS_OF_A_FOLD", 0)  # the rule of months alone
     candidates = [NEGBIN, msg_free(NEGBIN)]
     _, tap, _ = ran(panel, tmp_path, candidates, minimum=3, share=0.6)
     opened, told = next((q, told) for q, told in tap.of(msg.Open) if q.weights == "fold")

@@ -23,7 +23,14 @@ from fedmiss.federation.group.visits import (
     experience,
 )
 from fedmiss.federation.messages_agree import PLACE
-from fedmiss.federation.rules import COLUMNS, CONTRIBUTORS, SITES_A_MONTH, SITES_LEFT
+from fedmiss.federation.rules import (
+    COLUMNS,
+    CONTRIBUTORS,
+    SITES_A_MONTH,
+    SITES_LEFT,
+    VISITS_OF_A_FOLD,
+    releasable,
+)
 from fedmiss.version import __version__
 
 if TYPE_CHECKING:
@@ -190,6 +197,13 @@ def support(program: GroupProgram, question: msg.Support) -> msg.SupportSums:
             left, made = left.sum(axis=0) - left, made.sum(axis=0) - made
         alone = (made > 0) & (left < SITES_LEFT) & (program.contributors >= CONTRIBUTORS)
         over = ((visits > question.share * question.visits) | alone).astype(float)
+        if question.folds and program.contributors >= CONTRIBUTORS:
+            told = (over == 0).all(axis=0) & releasable(
+                question.visits, question.sites, question.groups, program.minimum, program.contributors
+            )
+            held_out = (question.visits - visits)[:, told].sum(axis=1)
+            # each candidate's score of a fold is three sums over its visits, which of few have one set of counts
+            over[:, :] = np.maximum(over, ((0 < held_out) & (held_out < VISITS_OF_A_FOLD)).any())
         months = int((question.visits > 0).any(axis=0).sum())
         others = question.regions[:, 0].sum() - regions[:, 0].sum()
         # of a community every site tells of every species

@@ -285,6 +285,18 @@ def _too_many(kinds: Sequence[str], blocks: NDArray[np.str_], others: F64) -> Bo
     return out
 
 
+def _few_of_a_number(minimum: int, kept: Bool, others: F64) -> Bool:
+    """Whether numbers and their squares (2 n,) differ at few sites of the ``others``: all but these are cut off, or follow.
+
+    A square that is ``kept`` is of a number of more than two values, and with it four powers are told: of few whole numbers
+    one set has them (see ``rules.SITES_OF_A_NUMBER``).
+    """
+    out = kept & (0 < others) & (others < minimum)
+    enough = SITES_OF_A_NUMBER - CONTRIBUTORS  # the middle site of each organisation is not set apart
+    out[1::2] |= kept[::2] & kept[1::2] & (0 < others[::2]) & (others[::2] < enough)
+    return out
+
+
 def _kinds(question: msg.Features, blocks: NDArray[np.str_]) -> list[str]:
     """Of each feature the category that it is a value of, empty for a number."""
     of = [
@@ -341,8 +353,13 @@ def features(program: GroupProgram, question: msg.Features) -> msg.FeatureSums:
     if not kept.size:
         few |= (behind < behind[-1]) & (behind[-1] - behind < least)
     over = (behind > question.share * question.behind) | few if question.behind.size else few
-    if program.jointly and question.behind.size and not kept.size:
-        over[:-1] |= _too_many(kinds, blocks, question.behind - behind)
+    if program.jointly and question.behind.size:
+        others = question.behind - behind
+        if kept.size:
+            number = np.flatnonzero(np.array([not kind for kind in kinds]) & (blocks == "covariates"))
+            over[number] |= _few_of_a_number(program.minimum, kept[number], others[number])
+        else:
+            over[:-1] |= _too_many(kinds, blocks, others)
     flags = ((behind > 0).astype(float), over.astype(float))
     cells = np.zeros((0, 3))
     if program.jointly and kept.size:

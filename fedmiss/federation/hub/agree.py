@@ -112,12 +112,14 @@ def agree(link: Link, plan: DataSpec) -> Agreement:
             link, axes, plan.share, contributors, notes
         )
         if few[0] and not plan.few_sites:
-            when = steps(months)
+            # without a calendar columns are species
+            when = steps(months) if calendar else "species"
+            fewer = f"name fewer {when} (season, months)" if calendar else "list fewer species"
             raise ConfigError(
                 f"without one of them, the organisations have fewer sites than half the {int((behind > 0).sum())} {when}: "
                 "that one could work out single counts, if it knows how often each site was visited. Invite organisations "
-                f"with more sites, name fewer {when} (season, months), or, if all agree to it, say few_sites = true in "
-                "study.toml, and begin a new revision."
+                f"with more sites, {fewer}, or, if all agree to it, say few_sites = true in study.toml, and begin a new "
+                "revision."
             )
         terms, blanks = axes.terms, axes.blanks
         if calendar:

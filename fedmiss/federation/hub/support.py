@@ -11,7 +11,15 @@ from fedmiss.errors import ConfigError, listed
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.state import Panel
 from fedmiss.federation.link import Link, total
-from fedmiss.federation.rules import COLUMNS, behind, followed, kept_effort, kept_regions, releasable
+from fedmiss.federation.rules import (
+    COLUMNS,
+    VISITS_OF_A_FOLD,
+    behind,
+    followed,
+    kept_effort,
+    kept_regions,
+    releasable,
+)
 
 FEWEST_REGIONS = 2
 MOST_PAIRS = 0.5  # share of the pairs of months without enough sites, above which no factor is tried
@@ -175,8 +183,8 @@ def released_months(link: Link, panel: Panel, *, by: str, folds: int, seed: int)
     if not (months & (sums["visits"].sum(axis=0) > 0)).any():
         raise ConfigError(
             f"no month has {panel.least} visits and sites, and {panel.contributors} groups, in each of {folds} "
-            "folds: nothing is left to choose "
-            "a model by. Use fewer folds, a lower least number, or name rank and model."
+            f"folds, or without one group a fold holds out fewer than {VISITS_OF_A_FOLD} visits in all: nothing is left to "
+            "choose a model by. Use fewer folds, a lower least number, or name rank and model."
         )
     out: np.ndarray = months.astype(np.uint8)
     link.known[question] = out

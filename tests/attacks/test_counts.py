@@ -122,7 +122,7 @@ def test_rounds_of_the_negative_binomial_tell_every_count_where_the_others_have_
     true = birds[visits > 0]
     assert true.size > 150
     assert (np.rint(mean) == true).mean() < 0.4
-    assert (np.rint(found) == true).mean() > 0.95
+    assert (np.rint(found) == true).mean() > 0.9
 
 
 @pytest.mark.slow

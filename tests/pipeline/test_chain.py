@@ -105,7 +105,8 @@ def test_totals_are_calibrated_whether_or_not_sites_were_dropped(place):
         assert open_panel(panel).chosen_by_detection == chosen
         fit_panel(panel, place / f"fit-{chosen}", FitSettings(model="negbin", rank="0", bootstrap=0))
         smears.append(read_manifest(place / f"fit-{chosen}")["results"]["smear"])
-    assert 1.0 < smears[0] < smears[1]
+    assert smears[0] < smears[1]
+    assert smears[1] > 1.0
 
 
 def test_a_second_run_redoes_nothing(place):

@@ -59,6 +59,7 @@ SOON = 150  # rounds in which observers who truly differ so much mostly come to 
 ABOVE = 1.5  # times the mean count that the mean of expected counts seldom is
 FAR_ABOVE = 30.0  # the same, however short the visits, and however few where birds are: a factor and months took flocks
 SETTLED = 5  # rounds of a rank after which it is looked at
+FOR_A_FIND = 0.05  # by how much the total grows less than its factor where a fit of chosen sites is no longer scaled up
 
 
 def fit_path(
@@ -390,15 +391,20 @@ def summarised(state: MonthState, settings: CountSettings, totals: F64, pearson:
 def _smear(counted: float, expected: F64) -> float:
     """The factor at which the total expected, given at ``FACTORS``, is the counted one: equation smear.
 
-    Between them the total goes by a power of the factor, beyond them in proportion.
+    Between them the total goes by a power of the factor, below them in proportion. Above, too, where hardly a site is there
+    for a find. Where many are, more zeros than the law of counts holds, of which such a panel says little, look as if counts
+    were too high for the fit: it is not scaled up.
     """
     if not counted > 0 or not (expected > 0).all():
         return 1.0
     at = int((expected > counted).sum())  # they fall with the factor
-    ends = FACTORS[max(at - 1, 0)], FACTORS[min(at, len(expected) - 1)]
-    high, low = expected[max(at - 1, 0)], expected[min(at, len(expected) - 1)]
-    power = math.log(ends[0] / ends[1]) / math.log(high / low) if high > low else 1.0
-    return float(ends[0] * (counted / high) ** power)
+    if at == 0:  # 1 where no site is there for a find, less the more of the total is of such sites
+        growth = math.log(expected[0] / expected[1]) / math.log(FACTORS[0] / FACTORS[1])
+        return float((counted / expected[0]) ** max(1.0 - (1.0 - growth) / FOR_A_FIND, 0.0))
+    if at == len(expected):
+        return float(FACTORS[-1] * counted / expected[-1])
+    power = math.log(FACTORS[at - 1] / FACTORS[at]) / math.log(expected[at - 1] / expected[at])
+    return float(FACTORS[at - 1] * (counted / expected[at - 1]) ** power)
 
 
 def _found(state: MonthState, settings: CountSettings) -> float:

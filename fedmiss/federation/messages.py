@@ -213,12 +213,8 @@ class Solve(Broadcast):
     observers: bool = _f("whether observer effects take a step")
 
 
-FACTORS = (
-    1.0,
-    0.7,
-    0.5,
-    0.35,
-)  # of fitted counts: where sites were chosen by finds the total does not grow with them
+# Of fitted counts: where sites were chosen by finds the total expected does not grow with them.
+FACTORS = (1.0, 0.7, 0.5, 0.35)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -41,9 +41,8 @@ from fedmiss.owner import DROPPINGS, remove_state
 from fedmiss.pipeline.panels import PanelFolder, open_panel
 
 BEGUN = "begun.json"  # jobs that were answered here, also those whose journals are gone
-SITES_OF_A_REGION = (
-    20  # whose birds no search of all numbers finds (``tests/attacks/test_birds_of_regions.py``)
-)
+# whose birds no search of all numbers finds (``tests/attacks/test_birds_of_regions.py``)
+SITES_OF_A_REGION = 20
 ROUNDS = 3  # that each give as many equations of the birds of sites as there are months (``tests/attacks/test_counts.py``)
 DATA = "data.json"  # where the panel lies, for the process that the engine starts
 

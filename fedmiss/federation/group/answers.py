@@ -370,7 +370,7 @@ def fit_sums(
 
 
 def _told(program: GroupProgram, batch: Batch) -> Callable[[int, F64], F64] | None:
-    """Counts that a fit expects at sites that are here for some find, mu / (1 - P(no find)); None where all sites are.
+    """Counts that a fit expects at sites that are here for some find, mu / (1 - P(no find)); None where none is.
 
     P is that of all visits of the site, whatever a fold or replicate leaves out: the panel was made before. It counts no
     site that is here for a find without a number, or in other months: that its visits found something was not asked.

@@ -359,7 +359,8 @@ def summary(
     that happened to be low count for more, and the fitted total falls short (by 4 to 20 % where the size is below 1).
     The Poisson score has no such weights, but where sites and months hardly vary its level, which moves by what they
     have in common, creeps, and a fit ends with a total up to one standard error too small. After multiplication totals
-    are the counted ones (the ratio estimator of sampling theory).
+    are the counted ones (the ratio estimator of sampling theory); where sites are there for a find, what is expected of
+    such sites is (:func:`_smear`).
     """
     nodes = np.array([state.inverse_size])
     sums = yield AskSummary(state, nodes, months, ahead)

@@ -21,9 +21,8 @@ OVER = b"fedmiss: this organisation has its result"
 STOPPED = b"fedmiss: this organisation has stopped"
 WORKING = b"fedmiss: this organisation is at work"
 PING = b"fedmiss: the relay waits for others"
-PAUSE = (
-    5.0  # seconds until a relay is told that there is nothing new yet: no engine can end a call that waits
-)
+# seconds until a relay is told that there is nothing new yet: no engine can end a call that waits
+PAUSE = 5.0
 SILENCE = 40.0  # seconds without a word of the relay after which it is gone: its engine has ended this job
 
 

@@ -29,7 +29,7 @@ from fedmiss.files import hash_file, making
 from fedmiss.folders import ALL, FitFacts
 from fedmiss.group_names import group_name
 from fedmiss.models.lowrank.choice import Choice, Trial
-from fedmiss.models.lowrank.families import FAMILIES, SCALES
+from fedmiss.models.lowrank.families import FAMILIES
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.owner import empty_part
 from fedmiss.pipeline.algorithm7 import fit_algorithm7
@@ -181,8 +181,7 @@ class KeptStages(Stages):
                 choice, begun = choose(watch)
             show(len(cands) * folds)  # of which some may have been left out
         # predicted counts are compared with what is expected of such sites (``answers.score``)
-        counts = FAMILIES[choice.best.family].counts and not SCALES[choice.best.scale].log
-        if choice.advice and not counts:
+        if choice.advice and not FAMILIES[choice.best.family].counts:
             choice = replace(choice, advice=choice.advice + self.advice)
         self.ledger.save("cross-validation")
         write_table(choice.table, table_file, "cv")

@@ -278,8 +278,7 @@ def model_caveats(findings: Findings, *, birds: bool) -> Iterator[str]:
     table = fitted_years(findings.data.visited, findings.months)
     if miss := lack_of_fit(table, findings.unit):
         yield miss
-    scaled = findings.data.fact("family") == "poisson" and findings.data.fact("scale") != "log1p"
-    off = level_off(table, findings.unit, scaled=scaled)
+    off = level_off(table, findings.unit, scaled=findings.data.fact("family") == "poisson")
     chosen = None if findings.data.cv is None else findings.data.cv[chosen_rows(findings)]
     if chosen is not None and len(chosen) and birds:
         bias = float((chosen["total_bias"] * chosen["n"]).sum() / chosen["n"].sum())

@@ -375,7 +375,7 @@ def _told(program: GroupProgram, batch: Batch) -> Callable[[int, F64], F64] | No
     P is that of all visits of the site, whatever a fold or replicate leaves out: the panel was made before. It counts no
     site that is here for a find without a number, or in other months: that its visits found something was not asked.
     """
-    if not program.visits.chosen or batch.scale.log or not batch.family.counts:
+    if not (program.visits.chosen and batch.family.counts):
         return None
     used, cells = program.need(), batch.cells
     visits = used.weight if batch.off else np.bincount(cells.visit_cell, used.weight, cells.nnz)

@@ -19,9 +19,8 @@ from fedmiss.arrays import F64, I32, I64, Bool
 from fedmiss.loops import compiled, part
 from fedmiss.models.lowrank.occupancy import SURE, ChainPosterior
 
-LEAST = (
-    1e-6  # probability of presence that weights are computed with: sums of cells are scaled up again from it
-)
+# probability of presence that weights are computed with: sums of cells are scaled up again from it
+LEAST = 1e-6
 
 
 @part

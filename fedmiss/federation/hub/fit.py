@@ -50,9 +50,8 @@ TOL, FOLD_TOL, REPLICATE_TOL = 3e-3, 1e-2, 1e-2  # held-out counts and replicate
 PATH_TOL = 3e-2  # moves at which the next factor enters: each rank goes on to its own end beside it
 REPLICATE_ROUNDS = 25
 FAR = 3.0  # root mean square move of a round, in units of the link, that only a fit which runs away makes
-FOUND = (
-    2.0  # times what the one in the middle finds that the mean observer finds, at a standard deviation of 1.2
-)
+# times what the one in the middle finds that the mean observer finds, at a standard deviation of 1.2
+FOUND = 2.0
 FAR_APART = 20.0  # the same at one of 2.4: one in six finds a tenth, one in six ten times
 MOVING = 1.0  # variance of months' noise, below which no month takes a flock
 SOON = 150  # rounds in which observers who truly differ so much mostly come to rest

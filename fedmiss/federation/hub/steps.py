@@ -47,9 +47,8 @@ LASTING = 0.9
 LEAST_SHARE, MONTHS_GROW, VARIANCES_GROW = 0.05, 1.2, 2.0
 # A variance that keeps its direction takes so many full steps at once, by so much of its logarithm at most.
 LONGEST, FAR = 4.0, 0.5
-LEAST_TURN = (
-    1e-3  # of a logarithm: the sign of a shorter step is rounding's, and processors must not part on it
-)
+# of a logarithm: the sign of a shorter step is rounding's, and processors must not part on it
+LEAST_TURN = 1e-3
 # Moves that fall by a factor from round to round have a way to go that a small move does not show: at its end it is at most
 # so many of the longest move that ends a fit. Moves of a tenth of that, or that no longer fall, end it: it comes no nearer.
 WAY, SMALL = 16.0, 0.1

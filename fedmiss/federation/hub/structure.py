@@ -360,10 +360,9 @@ def _steps(panel: Panel, plain: CountSettings, by: str) -> dict[str, dict[str, A
     apart = panel.observers[3] > 0 and not (panel.least and by == "observer")
     if apart and not plain.observers and effective_observers(panel) >= FEWEST_OBSERVERS:
         steps["observers"] = {"observers": True, "learning": bool(panel.observers[2] >= FEWEST_NEW)}
-    counts = FAMILIES[plain.family].counts and plain.scale == "raw"
-    if known_line(panel, plain).size and counts and not plain.occupancy:
-        steps["occupancy"] = {"occupancy": True}
     if known_line(panel, plain).size:
+        if FAMILIES[plain.family].counts and not plain.occupancy:
+            steps["occupancy"] = {"occupancy": True}
         steps["slopes"] = {"slopes": False}
     return steps
 

@@ -113,8 +113,8 @@ class Findings:
 
     @property
     def unit(self) -> str:
-        """What a total counts: birds, nests, pairs ..., or occupied sites when the fit is of presence and absence."""
-        return "occupied sites" if self.data.fact("family") == "bernoulli" else self.settings.unit
+        """What a total counts: birds, nests, pairs ..., or sites with a find when the fit is of presence and absence."""
+        return "sites with a find" if self.data.fact("family") == "bernoulli" else self.settings.unit
 
     @property
     def unit_of_site(self) -> str:

@@ -200,11 +200,11 @@ def test_effort_that_was_recorded_with_error_is_covered():
 
 
 def test_a_page_of_presence_counts_visits_and_no_sites():
-    """A site that was visited ten times counted ten times among "occupied sites"."""
+    """A site that was visited ten times counted ten times among "sites with a find"."""
     visited, months = data([3.0, 4, 5], np.array([3.0, 4, 5]))
     facts = {"family": "bernoulli"}
     held = SimpleNamespace(visited=visited, fact=lambda name, default=None: facts.get(name, default))
-    findings = SimpleNamespace(data=held, months=months, unit="occupied sites")
+    findings = SimpleNamespace(data=held, months=months, unit="sites with a find")
     assert _fitted(findings).columns[2:4] == ["Visits that found the species", "Fitted number of them"]
     facts["family"] = "poisson"
     findings.unit = "nests"

@@ -147,16 +147,16 @@ def test_a_language_that_comes_along_is_well_made(language):
     catalog = read_catalog(language)
     assert len(catalog.sentences) > 400
     months = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
-    assert all(catalog.words.get(word) for word in [*months, "and", "birds", "occupied sites"])
+    assert all(catalog.words.get(word) for word in [*months, "and", "birds", "sites with a find"])
     for english, other in catalog.sentences.items():
         lost = set(re.findall(r"\{\d+\}", english)) - set(re.findall(r"\{\d+\}", other))
         assert not lost, (english, lost)
 
 
 def test_units_of_counts_and_totals_and_covariates_are_slots(folders, tmp_path, monkeypatch):
-    """A fit of presence has totals of occupied sites, of counts of nests: "Nests counted" was a sentence without a slot."""
+    """A fit of presence has totals of sites with a find, of counts of nests: "Nests counted" was a sentence without a slot."""
     full = analysed(folders, language="de", unit="nests")
-    monkeypatch.setattr(Analysis, "unit", "occupied sites")
+    monkeypatch.setattr(Analysis, "unit", "sites with a find")
     monkeypatch.setitem(full.data.fit["results"], "site_covariates", ["altitude"])
     said = (
         "<p>Nests counted</p><p>3 of 9 sites have no altitude; they count as the mean of the others.</p>"
@@ -165,7 +165,7 @@ def test_units_of_counts_and_totals_and_covariates_are_slots(folders, tmp_path, 
     page = translated(said, "de", names_of(full), tmp_path)
     assert "Gezählt: Nester" in page
     assert "keine Angabe zu altitude" in page
-    assert "21,9 besetzte Gebiete" in translated("<p>21.9 occupied sites</p>", "de", names_of(full), tmp_path)
+    assert "21,9 Gebiete mit Nachweis" in translated("<p>21.9 sites with a find</p>", "de", names_of(full), tmp_path)
     assert not (tmp_path / UNTRANSLATED).exists()
 
 

@@ -140,12 +140,12 @@ def test_an_index_that_was_stopped_between_two_files_is_made_again(three, tmp_pa
 
 
 def test_totals_of_different_things_are_said():
-    units = {"a": "birds", "b": "occupied sites", "c": "birds", "d": ""}
+    units = {"a": "birds", "b": "sites with a find", "c": "birds", "d": ""}
     frame = pd.DataFrame({"folder": list(units), "name": ["Wren", "Corncrake", "Skylark", "Rook"]})
     nothing = pd.DataFrame()
     found = {folder: Species({}, nothing, None, nothing, unit) for folder, unit in units.items()}
     said = _units(frame, found)
-    assert said.startswith(" Totals are occupied sites of Corncrake; of the others birds, or not known.")
+    assert said.startswith(" Totals are sites with a find of Corncrake; of the others birds, or not known.")
     assert "of the others birds." in _units(frame[frame["name"] != "Rook"], found)
     assert _shown(pd.DataFrame({"species": ["A b", "C d"], "common_name": [None, "X"]})) == ["A b", "X"]
     assert _units(frame[frame["name"] != "Corncrake"], found) == ""

@@ -298,7 +298,7 @@ def test_circles_of_the_legend_are_as_large_as_they_say(most, labels):
 
 
 def test_one_site_of_presence_has_a_chance(full, monkeypatch):
-    """Its mean, 0.3, stood under "occupied sites"."""
+    """Its mean, 0.3, stood under "sites with a find"."""
     monkeypatch.setitem(full.data.fit["results"], "family", "bernoulli")
     assert "Mean, chance of presence" in _sites(full).columns
     assert stored(full)["unit"] == "chance of presence"

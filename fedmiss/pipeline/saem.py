@@ -120,7 +120,7 @@ def _check(settings: SaemSettings, federation: LocalFederation, model: Counts, l
         if bad.any():
             raise ConfigError(
                 f"--method saem: {int(bad.sum())} of {model.L} months have {what} (first {labels[int(np.argmax(bad))]}): "
-                "they have no maximum-likelihood estimate. Make the panel of other months or with --by year, or fit with "
+                "they have no maximum-likelihood estimate. Import other months (`fedmiss ingest --season`), or fit with "
                 "--method fast, whose season and walk fill them."
             )
     if settings.observers and sum(int(one.observer.max()) + 1 for one in used if one.observer.size) < 3:

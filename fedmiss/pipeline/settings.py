@@ -81,7 +81,8 @@ class FitSettings(Settings):
         asked = {name: value for name, value in given.items() if value is not None}
         _refuse_others(known[method], asked)
         for name, why in _idle(asked):
-            raise ConfigError(f"{_flag(name)} does nothing here: {why}. Leave {_flag(name)} out.")
+            flag = _flag(name).replace("--", "--no-" if asked[name] is False else "--")
+            raise ConfigError(f"{flag} does nothing here: {why}. Leave {flag} out.")
         return object.__new__(known[method])
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedmiss.errors import ConfigError
 from fedmiss.federation.fit_tables import totals_by_region
 from fedmiss.federation.group.visits import TO_LEARN, experience
 from fedmiss.federation.hub import fit, job
@@ -13,6 +14,7 @@ from fedmiss.federation.hub.job import run_job
 from fedmiss.federation.hub.structure import FEWEST_NEW, choose_model, slope_of
 from fedmiss.federation.link import InProcess, Link
 from fedmiss.federation.local import LocalFederation
+from fedmiss.models.lowrank.choice import choose
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.models.lowrank.structure import FEATURES, IN_WORDS
@@ -67,6 +69,18 @@ def test_observers_are_tried_where_two_take_part_and_not_where_one_does_or_they_
         few = replace(p, observer=observers.astype(np.int32))
         choice = tried(LocalFederation.of_panel(panel_of(few, "none")), ())
         assert ("effects of observers" in {t.what for t in choice.trials}) is there
+
+
+def test_under_a_least_number_of_own_sites_structure_is_judged_by_cells_and_how_few_is_said():
+    """Folds of whole sites held out nothing that may be told, and the choice ended in an error of the program."""
+    p = simulate_design("plain", 1, sites=24, years=5, visits=400)
+    federation = LocalFederation.of_panel(panel_of(p, "none"), minimum=2)
+    _, choice = choose_model(federation.link, federation.hub, [PLAIN], structure=FEATURES, by="cell")
+    assert {t.judged_by for t in choice.trials} == {"single cells of site and time left out"}
+    held = int(choice.table["n"].sum())
+    assert f" They hold {held} of {federation.hub.visits} visits: in other months" in choice.advice
+    with pytest.raises(ConfigError, match="no fold holds out a visit"):
+        choose(choice.table[:0], [PLAIN], by="cell")
 
 
 def test_experience_is_counted_by_observer_and_month_whatever_the_order_of_the_visits():

@@ -105,6 +105,7 @@ def test_a_structure_of_unknown_words_is_refused_at_once(structure):
         ({"rank": 1, "model": "negbin", "one_se": True}, "--one-se"),
         ({"time": "fixed", "structure": "none"}, "--structure"),
         ({"one_se": True, "average": True}, "--average"),
+        ({"one_se": True, "average": False}, "--no-average"),
         ({"own": True, "bootstrap": 0}, "--own"),
         ({"method": "fedmissem", "compressor": "randk:k=9", "levels": 16}, "--levels"),
         ({"method": "fedmissem", "batch_sum": "full"}, "--batch-sum"),
@@ -113,7 +114,7 @@ def test_a_structure_of_unknown_words_is_refused_at_once(structure):
 def test_a_setting_that_does_nothing_beside_the_others_is_refused(settings, flag):
     with pytest.raises(ConfigError, match=f"{flag} does nothing here"):
         FitSettings(**settings)
-    name = next(n for n in settings if ALL[n][1].flag(n) == flag)
+    name = next(n for n in settings if ALL[n][1].flag(n) == flag.replace("--no-", "--"))
     FitSettings(**{key: value for key, value in settings.items() if key != name})
 
 

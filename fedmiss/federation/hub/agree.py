@@ -160,6 +160,7 @@ def agree(link: Link, plan: DataSpec) -> Agreement:
         * np.r_[1, 1, enough, enough[1]],
         contributors=contributors,
         least=minimum if plan.jointly else 0,
+        own_least=0 if plan.jointly else minimum,
         share=plan.share,
         patterns=not few[1],
         covariates=covariates_of(groups, notes, jointly=plan.jointly),

@@ -152,7 +152,7 @@ def cross_validate(
     (table,) = score_folds(
         link, panel, [Contest(candidates, by)], folds=folds, seed=seed, inverse_size=inverse_size, watch=watch, known=known
     )  # fmt: skip
-    return choose(table, candidates, by=by, one_se=one_se)
+    return choose(table, candidates, by=by, one_se=one_se, visits=panel.visits)
 
 
 def score_folds(
@@ -247,7 +247,7 @@ def score_folds(
         else:
             link.ask([close])
     # Folds are drawn cell by cell: of a few cells a fold may hold out none, and has no score then.
-    return [pd.DataFrame([row for row in rows if row["n"]]) for rows in tables]
+    return [pd.DataFrame([row for row in rows if row["n"]], columns=list(rows[0])) for rows in tables]
 
 
 def _parts(panel: Panel, paths: Sequence[_Path]) -> Iterator[list[_Path]]:

@@ -44,6 +44,7 @@ class Panel:
     ``L`` months, ``J`` sites, ``K`` effort coefficients, ``calendar`` (month_of_year, year) each (L,) or None, ``visits``
     that take part.
     ``least`` number of visits and sites of all groups behind a released sum, 0 where groups see to it by themselves;
+    ``own_least`` then: number of its own sites that a group has behind each of its sums;
     ``share`` largest share of one group; ``contributors`` least number of groups. ``covariates`` of sites: name -> power of
     two that all values stay below; ``frame``: whether totals of the visited sites are wanted beside those of all;
     ``features`` of sites that the groups agreed on, None: not asked; ``pairs`` (L, L) 1 where products of residuals of two
@@ -62,6 +63,7 @@ class Panel:
     frame: bool = False
     features: SiteFeatures | None = None
     least: int = 0
+    own_least: int = 0
     share: float = 1.0
     contributors: int = CONTRIBUTORS
     pairs: U8 = field(default_factory=lambda: np.zeros((0, 0), np.uint8))

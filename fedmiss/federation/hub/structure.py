@@ -135,7 +135,7 @@ def choose_model(
         known=known,
         most=max(each.rank for each in candidates),
     )
-    choice = choose(tables[0], candidates, by=by, one_se=one_se)
+    choice = choose(tables[0], candidates, by=by, one_se=one_se, visits=panel.visits)
     if plan is None or _plain(choice.best) != plan.plain:
         panel, taken = try_structure(
             link, panel, choice, folds=folds, by=by, seed=seed, features=structure, known=known
@@ -222,7 +222,8 @@ def _plan(
         for feature in wanted
         if feature in ENOUGH and columns.get(feature, np.zeros(0)).size and panel.J >= FEWEST_SITES
     )
-    whole = "site" if panel.least <= 1 else by
+    # A fold of a few whole sites has less than a least number in every month.
+    whole = "site" if max(panel.least, panel.own_least) <= 1 else by
     return panel, _Plan(plain, there, _steps(panel, plain, by), whole, by, plain in known)
 
 
@@ -380,7 +381,9 @@ def _gains(
     table: pd.DataFrame, names: Sequence[str], by: str, first: pd.DataFrame | None = None
 ) -> dict[str, Trial]:
     """Paired gains over folds of the candidates of a table over its first one, or over that of ``first``."""
-    wide = [rows.set_index("fold")["deviance"] for _, rows in table.groupby("candidate")]
+    # by their numbers: folds of whole sites may hold out nothing that a least number lets be told
+    there = range(len(names) + (first is None))
+    wide = [table[table["candidate"] == one].set_index("fold")["deviance"] for one in there]
     plain = wide.pop(0) if first is None else first.set_index("fold")["deviance"]
     base = float(plain.mean())
     out = {}

@@ -135,7 +135,12 @@ def enough(deviance: Sequence[float]) -> bool:
 
 
 def choose(
-    table: pd.DataFrame, candidates: Sequence[CountSettings], *, by: str, one_se: bool = False
+    table: pd.DataFrame,
+    candidates: Sequence[CountSettings],
+    *,
+    by: str,
+    one_se: bool = False,
+    visits: int = 0,
 ) -> Choice:
     """Choose among candidates with a row of :func:`scores` for each fold.
 
@@ -150,7 +155,18 @@ def choose(
     by : what a fold held out
     one_se : choose the smallest rank within one standard error of the lowest deviance,
         the standard error being that of the paired difference over folds
+    visits : how many take part; said beside those that folds held out, where these are less than half
+
+    Raises
+    ------
+    ConfigError : no fold holds out a visit
     """
+    if table.empty:
+        raise ConfigError(
+            "no fold holds out a visit that may be told, so nothing says which model predicts best; use fewer folds, folds by "
+            "visit, a lower least number of sites (--minimum), or name the model, as --model negbin --rank 0, which needs no "
+            "folds."
+        )
     table = table.sort_values(["candidate", "fold"], ignore_index=True)
     there = np.unique(table["candidate"])
     scored = [candidates[i] for i in there]
@@ -159,6 +175,10 @@ def choose(
     chosen = _choose(among, summary, scored, one_se)
     near = () if one_se else tuple(scored[at] for at in _near(among, summary, chosen))
     said = f"{_advice(summary, chosen)} Folds held out {HELD_OUT[by]}."
+    if (held := round(table.loc[table["candidate"] == there[0], "n"].sum())) < visits / 2:
+        said += (
+            f" They hold {held:,} of {visits:,} visits: in other months some fold has fewer sites than the least number."
+        )
     left = {replace(candidates[i], rank=0) for i in set(range(len(candidates))) - set(there)}
     cut = {(model_name(one), max(s.rank for s in scored if replace(s, rank=0) == one)) for one in left}
     for name, most in sorted(cut):

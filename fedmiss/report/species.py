@@ -31,8 +31,8 @@ class Species(NamedTuple):
 
     ``row`` has the columns of ``report_index``; ``yearly`` ``year``, ``total``, ``total_se``, ``index`` (base = 100) and
     ``used``; ``draws`` (B, years) of the totals, or None; ``trends`` the rows of ``report_species_trends`` without the name;
-    ``unit`` what a total counts, as birds or sites with a find, blank where nobody knows; ``season`` the calendar months of its
-    yearly figures, none where they are of yearly counts or nobody knows; ``convention`` whose error its trend has.
+    ``unit`` what a total counts, as birds or sites with a find, blank where nobody knows; ``season`` the calendar months of
+    its yearly figures, none where they are of yearly counts or nobody knows; ``convention`` whose error its trend has.
     """
 
     row: dict[str, Any]

@@ -154,7 +154,7 @@ def test_a_language_that_comes_along_is_well_made(language):
 
 
 def test_units_of_counts_and_totals_and_covariates_are_slots(folders, tmp_path, monkeypatch):
-    """A fit of presence has totals of sites with a find, of counts of nests: "Nests counted" was a sentence without a slot."""
+    """Totals of presence are of sites, those of nests of nests: "Nests counted" was a sentence without a slot."""
     full = analysed(folders, language="de", unit="nests")
     monkeypatch.setattr(Analysis, "unit", "sites with a find")
     monkeypatch.setitem(full.data.fit["results"], "site_covariates", ["altitude"])
@@ -165,7 +165,9 @@ def test_units_of_counts_and_totals_and_covariates_are_slots(folders, tmp_path, 
     page = translated(said, "de", names_of(full), tmp_path)
     assert "Gezählt: Nester" in page
     assert "keine Angabe zu altitude" in page
-    assert "21,9 Gebiete mit Nachweis" in translated("<p>21.9 sites with a find</p>", "de", names_of(full), tmp_path)
+    assert "21,9 Gebiete mit Nachweis" in translated(
+        "<p>21.9 sites with a find</p>", "de", names_of(full), tmp_path
+    )
     assert not (tmp_path / UNTRANSLATED).exists()
 
 

@@ -163,9 +163,9 @@ def choose(
     """
     if table.empty:
         raise ConfigError(
-            "no fold holds out a visit that may be told, so nothing says which model predicts best; use fewer folds, folds by "
-            "visit, a lower least number of sites (--minimum), or name the model, as --model negbin --rank 0, which needs no "
-            "folds."
+            "no fold holds out a visit that may be told, so nothing says which model predicts best; use fewer folds, folds "
+            "by visit, a lower least number of sites (--minimum), or name the model, as --model negbin --rank 0, which "
+            "needs no folds."
         )
     table = table.sort_values(["candidate", "fold"], ignore_index=True)
     there = np.unique(table["candidate"])
@@ -176,9 +176,7 @@ def choose(
     near = () if one_se else tuple(scored[at] for at in _near(among, summary, chosen))
     said = f"{_advice(summary, chosen)} Folds held out {HELD_OUT[by]}."
     if (held := round(table.loc[table["candidate"] == there[0], "n"].sum())) < visits / 2:
-        said += (
-            f" They hold {held:,} of {visits:,} visits: in other months some fold has fewer sites than the least number."
-        )
+        said += f" They hold {held:,} of {visits:,} visits: in other months some fold has fewer sites than the least number."
     left = {replace(candidates[i], rank=0) for i in set(range(len(candidates))) - set(there)}
     cut = {(model_name(one), max(s.rank for s in scored if replace(s, rank=0) == one)) for one in left}
     for name, most in sorted(cut):

@@ -224,6 +224,8 @@ class LocalFederation:
         _check(settings)
         self.ask_features(settings)
         self.link.stage = "fit"
+        if self.members:  # what an earlier fit has left with the groups is of other models
+            self.link.ask([msg.Close(np.array([member.batch for member in self.members]))])
         return self.average(fit_members(self.link, self.hub, settings, watch=watch))
 
     def average(self, members: Sequence[FittedModel]) -> AverageFit:

@@ -56,6 +56,21 @@ def test_the_fits_cross_in_the_same_exchanges(panel):
     assert exchanges(RANKS) == max(alone) < sum(alone)
 
 
+@pytest.mark.parametrize(
+    "first",
+    [
+        CountSettings(rank=0, slopes=False),
+        CountSettings(rank=2, observers=True),
+        CountSettings(family="gaussian"),
+    ],
+)
+def test_what_was_fitted_before_changes_nothing(panel, average, first):
+    """Ranks were copied into what an earlier fit of other models had left with the groups."""
+    federation = LocalFederation.of_panel(panel)
+    federation.fit(first)
+    np.testing.assert_array_equal(federation.fit_average(RANKS).expected(), average[1].expected())
+
+
 def test_a_kept_rank_shares_nothing_that_rounds_change(average):
     federation, _ = average
     for program in federation.programs.values():

@@ -7,7 +7,7 @@ the log probability of a count, and draws of all hidden counts together.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
@@ -15,12 +15,14 @@ from lowrank_peers import additive_glm, soft_impute_path
 from scipy import stats
 from scipy.special import gammaln, logsumexp
 
+from fedmiss.federation.group.visits import experience
 from fedmiss.federation.local import LocalFederation
 from fedmiss.federation.results import AverageFit
 from fedmiss.models.lowrank.choice import default_candidates
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.families import POISSON
-from fedmiss.models.lowrank.predictive import LogCountLaw
+from fedmiss.models.lowrank.occupancy import zero_inflated
+from fedmiss.models.lowrank.predictive import LEVEL, Law, LogCountLaw
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.models.lowrank.structure import FEATURES
 
@@ -153,26 +155,61 @@ def panel_of(task: Task) -> GroupPanel:
 
 
 def predicted(task: Task, fit: AverageFit) -> Prediction:
-    """Of a fit: the law of the visit's count, the errors of sites and months included."""
+    """Of a fit: the law of the visit's count by its observer, the errors of sites, months and observers included."""
     j, t, y = (task.test[c].to_numpy() for c in ("j", "t", "count"))
     eta, var = fit.moments()
-    eta, var = eta[j, t], var[j, t]
-    band = fit.interval()
+    who, effect, error, found = _of_observers(task, fit)
+    times = np.exp(effect + 0.5 * error - found)[who]
+    expected, law = fit.expected()[j, t], fit.law  # of the visit of any observer
+    if isinstance(law, LogCountLaw):
+        law = replace(law, logs=replace(law.logs, observers=0.0), smear=law.smear * np.exp(-found))
+        expected = np.maximum((1.0 + expected) * times - 1.0, 0.0)
+    else:
+        law, effect = replace(law, observers=0.0), effect - found
+        expected = expected * times
+    eta, var = eta[j, t] + effect[who], var[j, t] + error[who]
     rng = np.random.default_rng(0)
     totals = np.empty(DRAWS)
     for b in range(DRAWS):
-        totals[b] = fit.draw_counts(fit.draw(rng)(slice(None))[j, t], rng).sum()
+        of_observers = effect + np.sqrt(error) * rng.standard_normal(effect.size)
+        drawn = fit.draw(rng)(slice(None))[j, t] + of_observers[who]
+        empty = np.isneginf(drawn)
+        totals[b] = np.where(empty, 0.0, law.draw(np.where(empty, 0.0, drawn), rng)).sum()
     here = np.broadcast_to(fit.present(), (task.J, task.L))[j, t]  # probability that the site is occupied
-    score = np.log(here) + log_score(fit, eta, var, y)
+    lower, upper, *_ = zero_inflated(law, fit.counts_at, eta, var, here, LEVEL)
+    score = np.log(here) + log_score(law, eta, var, y)
     score = np.where(y == 0, np.logaddexp(score, np.log(np.maximum(1.0 - here, 1e-300))), score)
-    return Prediction(fit.expected()[j, t], band.lower[j, t], band.upper[j, t], score, totals)
+    return Prediction(expected, lower, upper, score, totals)
 
 
-def log_score(
-    fit: AverageFit, eta: np.ndarray, var: np.ndarray, y: np.ndarray, nodes: int = 60
-) -> np.ndarray:
+def _of_observers(task: Task, fit: AverageFit) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+    """Who made each hidden visit (n,), effects of these observers, their variances, and log of what the mean one finds.
+
+    An observer whom the visits left do not hold is one of the mean experience.
+    """
+    train = task.train
+    names, of = np.unique(train["observer"], return_inverse=True)
+    hidden, who = np.unique(task.test["observer"], return_inverse=True)
+    at = np.minimum(np.searchsorted(names, hidden), names.size - 1)
+    known = names[at] == hidden
+    months = task.calendar[1] * 12 + task.calendar[0] - 1
+    lacks = experience(of.astype(np.int32), train["j"].to_numpy(), months[train["t"]], months)[0]
+    mean = np.stack([np.bincount(of, column) / np.bincount(of) for column in lacks.T], axis=1)
+    mean = np.where(known[:, None], mean[at], lacks.mean(axis=0))
+    effects, errors = np.zeros((len(fit.fits), hidden.size)), np.zeros((len(fit.fits), hidden.size))
+    found = 0.0
+    for one, effect, error in zip(fit.fits, effects, errors, strict=True):
+        if one.settings.observers:
+            assert one.state is not None
+            effect[known], error[:] = one.aux.observer[0][at[known]], 1.0 / one.aux.observers
+            error[known] = one.aux.observer_var[0][at[known]]
+            effect += mean @ one.state.kappa[-2:] if one.settings.learning else 0.0
+            found += float(np.log(one.state.found)) / len(fit.fits)
+    return who, effects.mean(axis=0), errors.mean(axis=0) + effects.var(axis=0), found
+
+
+def log_score(law: Law, eta: np.ndarray, var: np.ndarray, y: np.ndarray, nodes: int = 60) -> np.ndarray:
     """Log probability of each count under its law, by Gauss-Hermite quadrature over the predictor's error."""
-    law = fit.law
     z, w = np.polynomial.hermite_e.hermegauss(nodes)
     observers = law.logs.observers if isinstance(law, LogCountLaw) else law.observers
     e = eta[:, None] + np.sqrt(var + observers)[:, None] * z

@@ -73,12 +73,12 @@ def test_log_scores_are_log_probabilities(visits):
     fit = LocalFederation.of_panel(panel).fit_average([CountSettings(rank=0, dispersion="negbin")])
     eta, var = np.full(400, 1.3), np.full(400, 0.2)
     # nodes of a quadrature
-    assert np.exp(log_score(fit, eta, var, np.arange(400.0))).sum() == pytest.approx(1.0, abs=1e-5)
+    assert np.exp(log_score(fit.law, eta, var, np.arange(400.0))).sum() == pytest.approx(1.0, abs=1e-5)
     size = fit.fits[0].aux.size
     p = size / (size + np.exp(1.3)) if np.isfinite(size) else None
     known = stats.nbinom(size, p) if p is not None else stats.poisson(np.exp(1.3))
     np.testing.assert_allclose(
-        log_score(fit, eta[:20], np.zeros(20), np.arange(20.0)), known.logpmf(np.arange(20)), atol=1e-5
+        log_score(fit.law, eta[:20], np.zeros(20), np.arange(20.0)), known.logpmf(np.arange(20)), atol=1e-5
     )
 
 

@@ -91,7 +91,7 @@ def _summary(manifest: Manifest, where: Path) -> str:
             ]
         )
     words = [
-        f"{key.replace('_', ' ')} {value if isinstance(value, str) or key.endswith('_year') else _n(value)}"
+        f"{key.replace('_', ' ')} {value if isinstance(value, str) or key in ('from_year', 'to_year') else _n(value)}"
         for key, value in results.items()
         if isinstance(value, int | float | str) and not isinstance(value, bool)
     ]

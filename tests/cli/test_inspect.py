@@ -17,6 +17,7 @@ def said(path) -> str:
     assert str(path) in done.out
     assert "None" not in done.out
     assert "{" not in done.out
+    assert not re.search(r"\.\d{9}", done.out)  # digits that mean nothing
     return done.out
 
 

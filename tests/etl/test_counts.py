@@ -74,6 +74,15 @@ def test_repeats_and_spellings_as_asked(read):
     assert read(text, repeats="sum", spellings="apart").frame["site"].to_list() == ["Étang", "etang", "B"]
 
 
+def test_a_site_by_number_in_two_forms_is_refused_or_joined(read):
+    """A spreadsheet writes the site 01 as 1, a program as 1.0; 10, 1.1 and A1 are other sites."""
+    text = "site,year,count\n01,2001,1\n1,2002,4\n1.0,2003,2\n10,2001,5\n1.1,2001,6\nA1,2001,7\n"
+    with pytest.raises(InputError, match=r"the site '01' \(line 2\) is also written '1' \(line 3\)"):
+        read(text)
+    got = read(text, spellings="join")
+    assert got.frame["site"].to_list() == ["01", "01", "01", "10", "1.1", "A1"]
+
+
 def test_sums_of_fewer_counts_than_others_of_their_site_are_said(read):
     """A month that was not counted makes the year's sum too low, whether its row is blank or is not there."""
     full = "A,2001,1,3\nA,2001,2,4\nA,2002,1,3\nA,2002,2,4\nB,2001,1,5\nB,2002,1,6\n"

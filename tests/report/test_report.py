@@ -469,6 +469,17 @@ def test_sites_that_may_be_empty_or_differ_in_one_model_are_not_said_to_go_toget
     assert "all sites rise and fall together" not in words
 
 
+@pytest.mark.parametrize(("shift", "said"), [(0.003, True), (0.0001, False)])
+def test_no_step_is_said_to_change_the_trend_by_nothing(full, shift, said):
+    fit = {
+        **full.data.fit,
+        "results": full.data.fit["results"] | {"trials": [["slopes", "whole sites", 0.1, 0.1, True, shift]]},
+    }
+    words = model_section(replace(full, data=replace(full.data, fit=fit)), {}).values["words"]
+    assert ("'slopes' changes the trend most, by +0.3 % per year" in words) == said
+    assert ("changes the trend most" in words) == said
+
+
 def test_of_one_site_nothing_is_said_of_others(folders, tmp_path):
     one = dict(
         rank=0,

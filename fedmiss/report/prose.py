@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from fedmiss.arrays import Bool
+from fedmiss.files import WITHHELD
 from fedmiss.models.lowrank.structure import UNTRIED
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.cautions import absences, carried, cautions
@@ -228,7 +229,10 @@ def _of_counts(analysis: Analysis) -> Iterator[str]:
         )
     if unseen := coverage.months_unseen:
         has, its = ("has", "its total is") if unseen == 1 else ("have", "their totals are")
-        yield f"{count(unseen)} of {count(coverage.n_months)} {period}s {has} no count at any site; {its} imputed whole."
+        said = f"{count(unseen)} of {count(coverage.n_months)} {period}s {has} no count at any site; {its} imputed whole."
+        if hidden := -sum(row["rows"] for row in analysis.data.flow if row["step"] == WITHHELD):
+            said += f" {count(hidden)} visit{'s were' if hidden > 1 else ' was'} withheld."
+        yield said
     years = analysis.years
     some = f"some months of the season ({season_text(years.season)})"
     for said in left_out(years.year[~years.complete], "lacks", "lack", some):

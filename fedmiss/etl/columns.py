@@ -292,7 +292,7 @@ def find_header(rows: Sequence[Sequence[str]]) -> int:
             return at
     filled = [sum(value.strip() != "" for value in row) for row in rows[:20]]
     below_titles = next((at for at, n_filled in enumerate(filled) if n_filled > 1), 0)
-    names = set(squeezed(rows[below_titles])) if rows else set()
-    if names & set(NAMES["count"]) and names & {*NAMES["year"], *DATE_NAMES}:
+    named = set(squeezed(rows[below_titles])) if rows else set()
+    if named & set(NAMES["count"]) and named & {*NAMES["year"], *DATE_NAMES}:
         return below_titles
     return next((at for at, row in enumerate(rows) if any(value.strip() for value in row)), 0)

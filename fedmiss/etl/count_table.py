@@ -230,7 +230,7 @@ class Reading:
         self._refuse(frame, frame["site"] == "", "site", "name every site, or leave the row out")
         out = {}
         for key, low, high, remedy in (
-            ("year", 0, _NO_YEAR - 1, "write it as 2024 (and a month in a column of its own)"),
+            ("year", 0, _NO_YEAR - 1, "write it as 2024 (a winter by its last year, months in a column)"),
             ("month", 1, 12, "write 1 to 12"),
         ):
             if key in frame.columns:

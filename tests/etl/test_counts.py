@@ -42,6 +42,7 @@ def test_separators_decimals_and_missing_counts_read_alike(read, separator, deci
         ("A,2003,99999999999999999999", r"line 4, column 'count': '99999999999999999999' is no count"),
         ('A,2003,"1,234"', r"line 4, column 'count': '1,234' may be thousands or a decimal comma"),
         ("A,31.05.2003,4", r"line 4, column 'year': '31.05.2003' is no year"),
+        ("A,2012/13,4", r"line 4, column 'year': '2012/13' is no year; .*a winter by its last year"),
         (",2003,4", r"line 4, column 'site': '' is no site"),
         ("A,2002,9", r"site A, year 2002 stands 2 times \(lines 3, 4; counts 2, 9\)"),
         (" a,2003,4", r"site 'A' \(line 2\) is also written 'a' \(line 4\)"),

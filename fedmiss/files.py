@@ -32,6 +32,7 @@ from fedmiss.version import __version__
 SECRET = "secret.key"  # of a group, beside its visits
 # of produced folders; raised when a step reads what older versions did not write, or wrote otherwise
 FORMAT = 2
+WITHHELD = "visits withheld"  # the step of the row flow for visits that a study left out
 
 
 class FlowRow(TypedDict):

@@ -77,7 +77,7 @@ def trim(
     ),
     repeats: str = InTable("refuse", help="Several counts of a cell: refuse, sum, max or mean."),
     spellings: str = InTable(
-        "refuse", help="Sites that differ in case, blanks or accents: refuse, join or apart."
+        "refuse", help="Sites written in two ways (case, blanks, 01): refuse, join or apart."
     ),
     wide: bool = InTable(False, "--wide", help="One column for each year."),
     missing: list[str] | None = InTable(

@@ -134,8 +134,8 @@ def refuse_totals(frame: pl.DataFrame, source: Source, column: str) -> None:
 
 
 def site_key(site: str) -> str:
-    """Return a site's name without case, blanks and accents."""
-    return "".join(plain(site).split())
+    """Return a site's name without case, blanks, accents and the zeros of a number: spreadsheets write 007 as 7 or 7.0."""
+    return re.sub(r"^0+(?=\d)|(?<=\d)[.]0+$", "", "".join(plain(site).split()))
 
 
 AT_ZERO = "latitude 0 and longitude 0"  # among what reads as blank
@@ -159,13 +159,13 @@ def observers_alike(frame: pl.DataFrame) -> list[str]:
     if twice.is_empty():
         return []
     return [
-        f"{twice.height} observers differ in case, blanks or accents only (as in lines {twice['line'][0]} and "
+        f"{twice.height} observers differ in case, blanks, accents or zeros only (as in lines {twice['line'][0]} and "
         f"{twice['line'][1]}): if they are one, write the name in one way, or one visit is two, each with zeros."
     ]
 
 
 def settle_spellings(frame: pl.DataFrame, name: str, how: str) -> tuple[pl.DataFrame, list[str]]:
-    """Join sites of a table that differ in case, blanks or accents only, or refuse, or leave them apart.
+    """Join sites of a table that differ in case, blanks, accents or zeros only, or refuse, or leave them apart.
 
     Parameters
     ----------
@@ -215,6 +215,6 @@ def spelt_alike(sites: list[str]) -> list[str]:
     if not twice:
         return []
     return [
-        f"sites that differ in case, blanks or accents only are two in this panel: {listed(twice, 3)}. If they are one, "
-        "write them in one way."
+        f"sites that differ in case, blanks, accents or zeros only are two in this panel: {listed(twice, 3)}. If they are "
+        "one, write them in one way."
     ]

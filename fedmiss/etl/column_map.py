@@ -28,7 +28,7 @@ from fedmiss.etl.species import columns_with, species_columns
 _FAMILIAR = {
     "observer": "observer observerid who recorder recordedby surveyor counter beobachter waarnemer observateur",
     "site": "siteid site plotid plot station colony square localityid locality locationid location transect "
-    "gebiet ort standort flache flaeche probeflache probeflaeche gebied lieu",
+    "gebiet ort standort flache flaeche zahlgebiet zaehlgebiet probeflache probeflaeche gebied lieu",
     "date": " ".join([*DATE_NAMES, "day"]),
     "species": "species scientificname speciesname taxon speciescode",
     "common_name": "commonname englishname vernacularname",
@@ -93,9 +93,9 @@ def check_map(
             f"--wide takes a column for each species of {source.name}: leave {listed(named_too, 3)} out of --map, or --wide."
         )
     if lacking := _lacking(chosen, wide):
+        offer = f"Proposal: --map {offer}." if offer else f"Its columns: {listed(source.header, 12)}."
         raise ConfigError(
-            f"--map does not say which column of {source.name} is {' or '.join(lacking)}. Proposal: --map {offer}."
-            f"{more}",
+            f"--map does not say which column of {source.name} is {' or '.join(lacking)}. {offer}{more}",
             missing=lacking,
         )
     if not wide and not {"species", "common_name"} & set(chosen):

@@ -35,7 +35,7 @@ class CountOptions:
 
     ``columns`` canonical name -> column, for names that are not found; ``missing`` further words for a missing count
     (as 999); ``repeats`` of a site and time point: ``refuse``, ``sum``, ``max`` or ``mean``; ``wide`` one column for
-    each year; ``spellings`` of a site that differ in case, blanks or accents only: ``refuse``, ``join`` or ``apart``;
+    each year; ``spellings`` of a site that differ in case, blanks, accents or zeros only: ``refuse``, ``join`` or ``apart``;
     ``months`` False leaves the month column out, so that the counts of a year are repeats. ``species``: the one to read
     of a table with a column of species, by any of its names; needed where there are several. ``sheet`` of a workbook;
     ``header_row``: in which row or line the column names stand, where that is not found.
@@ -230,7 +230,7 @@ class Reading:
         self._refuse(frame, frame["site"] == "", "site", "name every site, or leave the row out")
         out = {}
         for key, low, high, remedy in (
-            ("year", 0, _NO_YEAR - 1, "write it as 2024 (and a month in a column of its own)"),
+            ("year", 0, _NO_YEAR - 1, "write it as 2024 (a winter by its last year, months in a column)"),
             ("month", 1, 12, "write 1 to 12"),
         ):
             if key in frame.columns:

@@ -93,7 +93,7 @@ class IngestSettings(Settings):
     )
     spellings: str = plain(
         "refuse",
-        "Plain tables: sites that differ in case, blanks or accents only: refuse, join or apart.",
+        "Plain tables: sites written in two ways (case, blanks, accents, 01): refuse, join or apart.",
         among=("refuse", "join", "apart"),
         kinds=(PLAIN, COUNTS),
     )

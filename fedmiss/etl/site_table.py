@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -131,10 +130,10 @@ class SiteTable:
         own = sites["site_id"].to_list()
         said = []
         if lacking := [site for site in own if site not in ids]:
-            spelt = {_alike(site): site for site in sorted(ids.difference(own))}
-            if like := next((site for site in lacking if _alike(site) in spelt), None):
+            spelt = {site_key(site): site for site in sorted(ids.difference(own))}
+            if like := next((site for site in lacking if site_key(site) in spelt), None):
                 raise InputError(
-                    f"the site {like!r} of the panel is written {spelt[_alike(like)]!r} in the table of sites; write it "
+                    f"the site {like!r} of the panel is written {spelt[site_key(like)]!r} in the table of sites; write it "
                     "in one way in both."
                 )
             if len(lacking) == len(own):
@@ -237,11 +236,6 @@ def read_site_table(path: str | Path) -> SiteTable:
         covariates.append(own := name.replace(": ", ":"))
         out[own] = _covariate(source, name, text[name], line, values)
     return SiteTable(pl.DataFrame(out), tuple(covariates), tuple(said))
-
-
-def _alike(site: str) -> str:
-    """The id as people and spreadsheets may write it in another way: 007 as 7 or 7.0."""
-    return re.sub(r"^0+(?=\d)|(?<=\d)[.]0+$", "", site_key(site))
 
 
 def _gaps(text: pl.Series) -> pl.Series:

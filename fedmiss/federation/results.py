@@ -125,7 +125,8 @@ class CountFit:
 
     def __repr__(self) -> str:
         how = "converged" if self.fit.converged else "not converged"
-        return f"CountFit(rank {self.settings.rank}, {self.settings.family}, {self.J} sites x {self.L} months, {how})"
+        law = FAMILIES[self.settings.family].title(self.settings.dispersion)
+        return f"CountFit(rank {self.settings.rank}, {law}, {self.J} sites x {self.L} months, {how})"
 
     def _repr_html_(self) -> str:
         """Show the model and how well it stands in a notebook."""
@@ -133,9 +134,7 @@ class CountFit:
         return card(
             "Fitted count model",
             {
-                "model": settings.family
-                if settings.family != "poisson" or settings.dispersion == "none"
-                else f"counts, {settings.dispersion}",
+                "model": FAMILIES[settings.family].title(settings.dispersion),
                 "rank": settings.rank,
                 "sites x months": f"{self.J:,} x {self.L:,}",
                 "visits with a count": self.n_counted,

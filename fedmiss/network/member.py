@@ -420,7 +420,7 @@ def dry_run(kit: Kit, data: Path, own_sites: int | None = None) -> list[str]:
         ]
     regions, there = np.unique(visits.region[distinct(visits.site[counted])].astype(str), return_counts=True)
     few_there = [
-        f"{name} {n}" for name, n in zip(regions, there, strict=True) if name and n < SITES_OF_A_REGION
+        f"{name} ({n})" for name, n in zip(regions, there, strict=True) if name and n < SITES_OF_A_REGION
     ]
     if kit.study.masks and few_there and regions.size > 1:
         lines += [

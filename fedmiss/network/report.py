@@ -14,7 +14,7 @@ from fedmiss.errors import FedmissError, InputError
 from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.messages import Outcome
 from fedmiss.federation.results import AverageFit, CountFit, Posterior
-from fedmiss.files import MANIFEST, FlowRow, atomic_folder, read_manifest, write_manifest
+from fedmiss.files import MANIFEST, WITHHELD, FlowRow, atomic_folder, read_manifest, write_manifest
 from fedmiss.folders import ALL, FitFacts, JointFacts, or_nan
 from fedmiss.locks import lock_of
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
@@ -109,7 +109,7 @@ def _own_panel(panel: PanelFolder, stamps: I64, used: I32, out: Path) -> PanelFo
         kept[name] = table.assign(month_index=month.astype(np.int32))
         write_table(kept[name], out / "groups" / source.name / f"{name}.parquet", name)
     left: FlowRow = {
-        "step": "visits withheld",
+        "step": WITHHELD,
         "rows": -withheld,
         "note": "in months that too few stand behind",
     }

@@ -21,7 +21,18 @@ from fedmiss.report.fit_figures import convergence, cross_validation
 from fedmiss.report.maps import heatmap, site_map
 from fedmiss.report.plots import band, bars, base_line, broken, index_line
 from fedmiss.report.style import BLUE, GREY, INK, ORANGE, PEACH, SKY, Plot, axes, figure, lay_out, style
-from fedmiss.report.words import MINUS, count, marks, number, per_year, percent, records, share, with_limits
+from fedmiss.report.words import (
+    MINUS,
+    count,
+    marks,
+    number,
+    per_year,
+    percent,
+    records,
+    share,
+    with_limits,
+    year_list,
+)
 from fedmiss.report.years import MONTH_NAMES, season_text
 from fedmiss.seasons import along_season
 
@@ -87,7 +98,8 @@ def trend(findings: Findings) -> Plot:
             f"the {findings.cell}s with a count (dots)."
         )
     if left_out := [str(each) for each in table.loc[~table["used"], "year"]]:
-        named = f"{', '.join(left_out[:6])}{'...' if len(left_out) > 6 else ''}"
+        unbroken = int(left_out[-1]) - int(left_out[0]) == len(left_out) - 1
+        named = year_list(left_out) if unbroken else ", ".join(left_out)
         # Visits that a study withheld are not known: such a year has no bar.
         pale = by_cell or bool((table.loc[~table["used"], "visits"] > 0).all())
         rests += f" {'Pale bars, n' if pale else 'N'}ot in the trend: {named}."

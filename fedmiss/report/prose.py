@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from fedmiss.arrays import Bool
+from fedmiss.files import WITHHELD
 from fedmiss.models.lowrank.structure import UNTRIED
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.cautions import absences, carried, cautions
@@ -30,6 +31,7 @@ _SURE = {  # of the others the direction is clear
     "uncertain": "it may have risen or fallen",
     "stable": "changes above 5 % per year are excluded",
 }
+_NEW_YEAR = " A season over the New Year counts as the year in which it ends."
 _FAMILIES = {"poisson": "Poisson (log link)", "gaussian": "Gaussian", "bernoulli": "Bernoulli (logit link)"}
 
 
@@ -227,10 +229,14 @@ def _of_counts(analysis: Analysis) -> Iterator[str]:
         )
     if unseen := coverage.months_unseen:
         has, its = ("has", "its total is") if unseen == 1 else ("have", "their totals are")
-        yield f"{count(unseen)} of {count(coverage.n_months)} {period}s {has} no count at any site; {its} imputed whole."
+        said = f"{count(unseen)} of {count(coverage.n_months)} {period}s {has} no count at any site; {its} imputed whole."
+        if hidden := -sum(row["rows"] for row in analysis.data.flow if row["step"] == WITHHELD):
+            said += f" {count(hidden)} visit{'s were' if hidden > 1 else ' was'} withheld."
+        yield said
     years = analysis.years
     some = f"some months of the season ({season_text(years.season)})"
-    yield from left_out(years.year[~years.complete], "lacks", "lack", some)
+    for said in left_out(years.year[~years.complete], "lacks", "lack", some):
+        yield said + _NEW_YEAR if first_month(years.season) <= 12 else said
     empty = years.complete & (analysis.yearly["cells_observed"] == 0).to_numpy()
     yield from left_out(years.year[empty], "has", "have", "no count")
 
@@ -336,7 +342,7 @@ def limits(findings: Findings) -> list[str]:
             f"The yearly figures are of {season_text(season)}; they say nothing of the rest of the year."
         )
         if first_month(season) <= 12:
-            out[-1] += " A season over the New Year counts as the year in which it ends."
+            out[-1] += _NEW_YEAR
         if beyond := sorted(set(findings.data.months["month_of_year"].astype(int)) - set(season)):
             out[-1] += (
                 f" {season_text(tuple(beyond))} is in the panel but not in the yearly figures, because too few of the years "

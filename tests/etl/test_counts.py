@@ -42,6 +42,7 @@ def test_separators_decimals_and_missing_counts_read_alike(read, separator, deci
         ("A,2003,99999999999999999999", r"line 4, column 'count': '99999999999999999999' is no count"),
         ('A,2003,"1,234"', r"line 4, column 'count': '1,234' may be thousands or a decimal comma"),
         ("A,31.05.2003,4", r"line 4, column 'year': '31.05.2003' is no year"),
+        ("A,2012/13,4", r"line 4, column 'year': '2012/13' is no year; .*a winter by its last year"),
         (",2003,4", r"line 4, column 'site': '' is no site"),
         ("A,2002,9", r"site A, year 2002 stands 2 times \(lines 3, 4; counts 2, 9\)"),
         (" a,2003,4", r"site 'A' \(line 2\) is also written 'a' \(line 4\)"),
@@ -72,6 +73,15 @@ def test_repeats_and_spellings_as_asked(read):
         assert got.frame["site"].to_list() == ["Étang", "B"]
         assert got.frame["count"].to_list() == [want, None]  # missing twice is missing, not nought
     assert read(text, repeats="sum", spellings="apart").frame["site"].to_list() == ["Étang", "etang", "B"]
+
+
+def test_a_site_by_number_in_two_forms_is_refused_or_joined(read):
+    """A spreadsheet writes the site 01 as 1, a program as 1.0; 10, 1.1 and A1 are other sites."""
+    text = "site,year,count\n01,2001,1\n1,2002,4\n1.0,2003,2\n10,2001,5\n1.1,2001,6\nA1,2001,7\n"
+    with pytest.raises(InputError, match=r"the site '01' \(line 2\) is also written '1' \(line 3\)"):
+        read(text)
+    got = read(text, spellings="join")
+    assert got.frame["site"].to_list() == ["01", "01", "01", "10", "1.1", "A1"]
 
 
 def test_sums_of_fewer_counts_than_others_of_their_site_are_said(read):

@@ -86,7 +86,7 @@ def test_a_place_at_0_0_is_one_that_nobody_knows(plain):
 
 def test_an_observer_in_two_spellings_is_said_without_the_name(rows):
     got = rows("A. Meier,A,2024-05-06,Wren,3\nA.meier,A,2024-05-06,Robin,4\nB,A,2024-05-06,Wren,4\n")
-    assert "2 observers differ in case, blanks or accents only (as in lines 2 and 3)" in got.warnings
+    assert "2 observers differ in case, blanks, accents or zeros only (as in lines 2 and 3)" in got.warnings
     assert "eier" not in got.warnings
 
 

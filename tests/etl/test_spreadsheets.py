@@ -212,6 +212,20 @@ def test_sheets_and_header_rows_as_asked(run, tmp_path):
         read_counts(broken)
 
 
+def test_names_below_a_title_are_found_though_the_site_is_called_by_an_odd_name(run, tmp_path):
+    """The count and the date tell which row names the columns; a blank proposal was all that was said of the site."""
+    head = ["Bucht", "Wer", "Datum", "Art", "Anzahl"]
+    rows = [["Winter", None, None], ["Stand: Anzahl"], [], head, ["A", "o", "10.01.2020", "Tafelente", 3]]
+    path = xlsx(tmp_path / "w.xlsx", rows)
+    got = run(path, column_map=dict(zip(("site", "observer", "date", "species", "count"), head, strict=True)))
+    assert got.records["count"].to_list() == [3]
+    xlsx(tmp_path / "x.xlsx", [["Bucht", "Wer"], ["A", "o"]])
+    with pytest.raises(
+        ConfigError, match=r"is observer or site or date or count\. Its columns: Bucht, Wer\."
+    ):
+        run(tmp_path / "x.xlsx", column_map={"auto": ""})
+
+
 def test_bytes_that_are_no_letters_are_not_guessed(tmp_path):
     path = tmp_path / "c.csv"
     path.write_bytes("site;year;count\nŁąka;2001;4\nA;2002;3\n".encode("cp1250"))

@@ -63,6 +63,28 @@ def test_what_a_step_adds_to_the_trend_is_the_difference_of_two_fits(design, mon
         assert t.shift == pytest.approx(slope(other) - without, abs=1e-8), t.what
 
 
+def test_what_a_step_adds_to_the_trend_is_of_the_months_that_were_visited(monkeypatch):
+    """Of 15 years without a visit, before the others, a study's page said that a step adds 22 % a year."""
+    p = simulate_design("plain", 3, sites=30, years=12, visits=900)
+    at = p.month >= 72
+    panel = panel_of(
+        replace(p, **{n: getattr(p, n)[at] for n in ("site", "month", "count", "observer")}), "none"
+    )
+    choice = tried(LocalFederation.of_panel(panel), ())
+    monkeypatch.setattr(fit, "TOL", fit.FOLD_TOL)  # as closely as trials go
+
+    def slope(settings, months):
+        whole = LocalFederation.of_panel(panel).fit(settings)
+        totals = totals_by_region(whole, np.full(whole.J, -1), 0)[0]
+        return slope_of(totals[months], *(each[months] for each in panel.calendar))
+
+    visited, every = slice(72, None), slice(None)
+    (t,) = [t for t in choice.trials if t.what == "no slopes of sites"]
+    flat = replace(PLAIN, slopes=False)
+    assert t.shift == pytest.approx(slope(flat, visited) - slope(PLAIN, visited), abs=1e-8)
+    assert abs(t.shift - slope(flat, every) + slope(PLAIN, every)) > 1e-4
+
+
 def test_observers_are_tried_where_two_take_part_and_not_where_one_does_or_they_are_the_sites():
     p = simulate_design("plain", 3, sites=30, years=4, visits=600)
     for observers, there in ((p.observer % 3, True), (p.observer * 0, False), (p.site, False)):

@@ -84,7 +84,7 @@ def test_who_brings_few_sites_to_a_region_is_told_that_their_birds_may_follow(ki
         region[sites[:few]] = "north"
         monkeypatch.setattr(member, "held", lambda kit, panel, region=region: replace(visits, region=region))
         said = " ".join(dry_run(kit, panels["north"]))
-        assert (f"regions with few of them: north {few}" in said) == (few < least)
+        assert (f"regions with few of them: north ({few})" in said) == (few < least)
 
 
 def test_who_withholds_most_pairs_of_months_is_told_that_patterns_need_them(kit, panels, monkeypatch):

@@ -165,6 +165,10 @@ def test_every_result_shows_itself_in_a_notebook_short_and_escaped(tmp_path):
         fedmiss.open_panel(folder),
         fedmiss.etl.read_counts(counts),
     ]
+    for dispersion, law in (("negbin", "negative binomial"), ("quasi", "quasi-Poisson"), ("none", "Poisson")):
+        one = fit_counts(panel, CountSettings(rank=0, dispersion=dispersion))
+        assert f"rank 0, {law}, " in repr(one)
+        assert law in one._repr_html_()
     for thing in shown:
         html = thing._repr_html_()
         assert "<script" not in html

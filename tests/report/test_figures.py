@@ -117,6 +117,17 @@ def test_the_caption_says_where_the_axis_ends(full):
     assert "The axis ends" not in trend(full).caption
 
 
+def test_the_caption_names_all_years_that_are_left_out(full):
+    """Of 15 it named six."""
+    for out, words in (
+        (range(1, 7), "6 years ({1} to {6})"),
+        ((0, 1, 2, 3, 4, 5, 7), "{0}, {1}, {2}, {3}, {4}, {5}, {7}"),
+    ):
+        yearly = full.yearly.assign(used=~np.isin(np.arange(len(full.yearly)), out))
+        a = replace(full, yearly=yearly)
+        assert f"not in the trend: {words.format(*yearly['year'])}." in trend(a).caption
+
+
 def test_no_message_is_drawn_where_their_bytes_are_not_known(folders):
     """The journal of a study holds no bytes of a round: an organisation's own report said that 0 MB were sent."""
     data = read_inputs(**folders)

@@ -136,7 +136,8 @@ def test_what_an_own_report_of_a_study_says_is_translated(language):
     """Of months that the study left out, regions without replicates, and fits whose messages nobody has kept the size of."""
     change = "ean change of the fitted values from one round to the next"
     said = [
-        "Pale bars, not in the trend: 2003, 2004, 2005, 2006, 2007, 2008....",
+        "Pale bars, not in the trend: 7 years (2003 to 2009).", "Not in the trend: 7 years (2003 to 2009).",
+        "Pale bars, not in the trend: 2003, 2004, 2005, 2006, 2007, 2008, 2011.",
         "7 years (2003 to 2009) have no count and are left out of index and trend.",
         "the fit kept no bootstrap replicates of this region",
         "No class: the fit kept no bootstrap replicates of this region.",

@@ -469,6 +469,33 @@ def test_sites_that_may_be_empty_or_differ_in_one_model_are_not_said_to_go_toget
     assert "all sites rise and fall together" not in words
 
 
+@pytest.mark.parametrize("hidden", [0, 1, 1317])
+def test_a_month_whose_visits_a_study_withheld_is_not_said_to_have_had_none(full, hidden):
+    """A member with counts in 15 years read that these had none, at any of its sites."""
+    flow = [*full.data.flow, {"step": "visits withheld", "rows": -hidden, "note": ""}]
+    data = replace(full.data, imputed=full.data.imputed | {"flow": flow})
+    a = replace(full, data=data, coverage=replace(full.coverage, months_unseen=2))
+    (said,) = [one for one in caveats(a) if "no count at any site" in one]
+    assert said.endswith(
+        {
+            0: "imputed whole.",
+            1: "imputed whole. 1 visit was withheld.",
+            1317: "imputed whole. 1,317 visits were withheld.",
+        }[hidden]
+    )
+
+
+@pytest.mark.parametrize(("shift", "said"), [(0.003, True), (0.0001, False)])
+def test_no_step_is_said_to_change_the_trend_by_nothing(full, shift, said):
+    fit = {
+        **full.data.fit,
+        "results": full.data.fit["results"] | {"trials": [["slopes", "whole sites", 0.1, 0.1, True, shift]]},
+    }
+    words = model_section(replace(full, data=replace(full.data, fit=fit)), {}).values["words"]
+    assert ("'slopes' changes the trend most, by +0.3 % per year" in words) == said
+    assert ("changes the trend most" in words) == said
+
+
 def test_of_one_site_nothing_is_said_of_others(folders, tmp_path):
     one = dict(
         rank=0,

@@ -10,6 +10,7 @@ from fedmiss.report.analysis import analyse
 from fedmiss.report.figures import season, weeks
 from fedmiss.report.fitted import fitted_years
 from fedmiss.report.plots import plot_season
+from fedmiss.report.prose import caveats
 from fedmiss.rng import rng_for
 
 from .conftest import analysed
@@ -82,6 +83,17 @@ def test_a_winter_has_the_numbers_of_the_same_counts_in_spring(a):
         np.testing.assert_allclose(*steps, rtol=1e-6)
     steps = [np.diff(plot_season(each.season).lines[-1].get_xydata(), axis=0) for each in (a, b)]
     np.testing.assert_allclose(*steps, rtol=1e-6)
+
+
+def test_of_a_winter_that_lacks_months_it_is_said_by_which_year_it_goes(a, monkeypatch):
+    """Counts to December 2023 have an incomplete "2024", of which the reader did not hear why."""
+    before = a.years
+    ends = [(before, False), (replace(before, season=(1, 11, 12)), True)]
+    for years, over in ends:
+        short = replace(years, complete=years.complete & (years.year != years.year[0]))
+        monkeypatch.setitem(a.series.__dict__, "years", short)
+        (lacks,) = [said for said in caveats(a) if "lacks some months" in said]
+        assert lacks.endswith("A season over the New Year counts as the year in which it ends.") == over
 
 
 def test_no_line_is_drawn_through_a_pause_inside_a_year(a):

@@ -170,7 +170,7 @@ def agree(link: Link, plan: DataSpec) -> Agreement:
     withheld = sum(answer.withheld for answer in ready.values()) + out
     if withheld > out:
         notes.append(
-            f"{withheld - out} visits were withheld: their group has fewer sites than the least number in their "
+            f"{withheld - out:,} visits were withheld: their group has fewer sites than the least number in their "
             f"{steps(months)[:-1]}."
         )
     return Agreement(

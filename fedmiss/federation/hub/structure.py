@@ -271,8 +271,10 @@ def _tried(
 
     def ended(fits: list[tuple[int, list[MonthState]]], close: msg.Close) -> None:
         assert panel.calendar is not None
-        for (batch, _), totals in zip(fits, totals_of(link, panel, fits, more=[close]), strict=True):
-            slopes[batch % KEPT] = slope_of(totals[0, 0], *panel.calendar)
+        for (batch, (state,)), totals in zip(fits, totals_of(link, panel, fits, more=[close]), strict=True):
+            # As the report's: a month without a visit is no part of the trend, and without this step may be anything.
+            at = np.ones(panel.L, dtype=np.bool_) if state.counted is None else state.counted
+            slopes[batch % KEPT] = slope_of(totals[0, 0, at], *(each[at] for each in panel.calendar))
 
     tables = score_folds(
         link, panel, [*contests, *trials], folds=folds, seed=seed, **more,

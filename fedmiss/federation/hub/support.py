@@ -81,7 +81,7 @@ def release_jointly(
     out = before - _held(done)
     if out:
         notes.append(
-            f"{out} visits were withheld: their {int((~months).sum())} {steps(axes.months)} have fewer than "
+            f"{out:,} visits were withheld: their {int((~months).sum())} {steps(axes.months)} have fewer than "
             f"{axes.minimum} visits or sites of all groups together, fewer than {contributors} groups, or one with over "
             f"{share:.0%} of the visits or all sites but three."
         )

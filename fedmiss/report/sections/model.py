@@ -179,8 +179,8 @@ def _structure(findings: Findings) -> Iterator[str]:
     tried = records(trials(findings).dropna(subset="shift"))
     if tried:
         most = max(tried, key=lambda r: abs(r.shift))
-        change = percent(_percent(most.shift))
-        yield f"Of the steps that were tried, '{most.what}' changes the trend most, by {change} per year."
+        if abs(change := _percent(most.shift)) >= 0.05:  # less is no change that anybody would name
+            yield f"Of the steps that were tried, '{most.what}' changes the trend most, by {percent(change)} per year."
 
 
 def _experience(findings: Findings) -> Iterator[str]:

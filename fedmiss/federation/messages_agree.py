@@ -161,7 +161,8 @@ class SupportSums(Answer):
         bits=20,
     )
     few: np.ndarray = _f(
-        "1 where the others' sites are fewer than half the months; 1 where those they visited are too few for patterns",
+        "1 where the others' sites are fewer than half the months, or their visits few; 1 where those they visited are too "
+        "few for patterns",
         "(2,)",
         bits=0,
     )

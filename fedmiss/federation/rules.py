@@ -28,6 +28,8 @@ SITES_OF_A_NUMBER = 20
 # Without any one organisation's, that a fold holds out: of two the counts follow from one score
 # (tests/attacks/test_scores.py), of several whose expected counts are known too.
 VISITS_OF_A_FOLD = 20
+# Without any one organisation's, in a study: of twelve all rounds told every count (tests/attacks/test_small_studies.py).
+VISITS_OF_A_STUDY = 20
 LARGEST_COUNT = 10_000_000  # birds of one visit: sums of squares of such counts fit into a masked number
 
 

@@ -57,7 +57,7 @@ def test_a_community_stops_where_all_but_one_have_few_sites_for_its_species(tmp_
     table = lists_of(w, tmp_path / "all.csv")
     terms = terms_of(sorted(table["species"].unique()), rank=0, effort="none")
     with pytest.raises(
-        ConfigError, match=r"fewer sites than half the 3\d species: .* list fewer species, or"
+        ConfigError, match=r"fewer sites than half the 3\d species, .* list fewer species, or"
     ):
         together(split(table, tmp_path), terms, tmp_path / "job")
 

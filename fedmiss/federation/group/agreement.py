@@ -29,6 +29,7 @@ from fedmiss.federation.rules import (
     SITES_A_MONTH,
     SITES_LEFT,
     VISITS_OF_A_FOLD,
+    VISITS_OF_A_STUDY,
     releasable,
 )
 from fedmiss.version import __version__
@@ -208,7 +209,9 @@ def support(program: GroupProgram, question: msg.Support) -> msg.SupportSums:
         others = question.regions[:, 0].sum() - regions[:, 0].sum()
         # of a community every site tells of every species
         cells = others * months if program.finds else question.sites.sum() - sites.sum()
-        few[:] = others < SITES_A_MONTH * months, cells <= COLUMNS * months
+        theirs = question.visits.sum() - visits.sum()
+        few[0] = others < SITES_A_MONTH * months or 0 < theirs < VISITS_OF_A_STUDY
+        few[1] = cells <= COLUMNS * months
         own = regions[:, 0]  # with few of them all others together would have these sites' expected birds
         # a region's months are equations of what is expected at each site: two sites' followed from them
         others_there = question.regions[:, 0] - own

@@ -13,7 +13,7 @@ from fedmiss.federation.hub.features import covariates_of
 from fedmiss.federation.hub.state import Panel
 from fedmiss.federation.hub.support import FEWEST_REGIONS, JUNE, release_jointly, steps
 from fedmiss.federation.link import Link, total
-from fedmiss.federation.rules import CONTRIBUTORS
+from fedmiss.federation.rules import CONTRIBUTORS, VISITS_OF_A_STUDY
 from fedmiss.seasons import amid_winters, season_years, years_of
 from fedmiss.version import __version__
 
@@ -116,10 +116,10 @@ def agree(link: Link, plan: DataSpec) -> Agreement:
             when = steps(months) if calendar else "species"
             fewer = f"name fewer {when} (season, months)" if calendar else "list fewer species"
             raise ConfigError(
-                f"without one of them, the organisations have fewer sites than half the {int((behind > 0).sum())} {when}: "
-                "that one could work out single counts, if it knows how often each site was visited. Invite organisations "
-                f"with more sites, {fewer}, or, if all agree to it, say few_sites = true in study.toml, and begin a new "
-                "revision."
+                f"without one of them, the organisations have fewer sites than half the {int((behind > 0).sum())} {when}, "
+                f"or fewer than {VISITS_OF_A_STUDY} visits: that one could work out single counts, if it knows how often "
+                f"each site was visited. Invite organisations with more sites, {fewer}, or, if all agree to it, say "
+                "few_sites = true in study.toml, and begin a new revision."
             )
         terms, blanks = axes.terms, axes.blanks
         if calendar:

@@ -51,7 +51,7 @@ __all__ = [
 ]  # fmt: skip
 
 SQUARES = 2.0**20  # unit of the first part of ``OpenSums.squares``
-PROTOCOL = 40  # raise it whenever a type below changes
+PROTOCOL = 41  # raise it whenever a type below changes
 
 
 class Begin(IntEnum):

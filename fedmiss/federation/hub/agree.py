@@ -11,7 +11,7 @@ from fedmiss.errors import ConfigError, InputError, UplinkError, listed, shown
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.features import covariates_of
 from fedmiss.federation.hub.state import Panel
-from fedmiss.federation.hub.support import FEWEST_REGIONS, JUNE, release_jointly, steps
+from fedmiss.federation.hub.support import FEWEST_REGIONS, JUNE, Released, release_jointly, steps
 from fedmiss.federation.link import Link, total
 from fedmiss.federation.rules import CONTRIBUTORS, VISITS_OF_A_STUDY
 from fedmiss.seasons import amid_winters, season_years, years_of
@@ -106,49 +106,26 @@ def agree(link: Link, plan: DataSpec) -> Agreement:
             "if these are yearly, they were taken for counts of a month. Do not use the result then."
         )
     axes = msg.Axes(months, terms, blanks, plan.detections, minimum, regions, np.zeros(0, np.uint8))
-    out, behind, lost, enough, few = 0, None, None, np.ones(2, bool), np.zeros(2, bool)
     if plan.jointly:
-        axes, done, out, behind, lost, enough, few = release_jointly(
-            link, axes, plan.share, contributors, notes
-        )
-        if few[0] and not plan.few_sites:
-            # without a calendar columns are species
-            when = steps(months) if calendar else "species"
-            fewer = f"name fewer {when} (season, months)" if calendar else "list fewer species"
-            raise ConfigError(
-                f"without one of them, the organisations have fewer sites than half the {int((behind > 0).sum())} {when}, "
-                f"or fewer than {VISITS_OF_A_STUDY} visits: that one could work out single counts, if it knows how often "
-                f"each site was visited. Invite organisations with more sites, {fewer}, or, if all agree to it, say "
-                "few_sites = true in study.toml, and begin a new revision."
-            )
-        terms, blanks = axes.terms, axes.blanks
+        released = release_jointly(link, axes, plan.share, contributors, notes)
+        if released.few[0] and not plan.few_sites:
+            raise ConfigError(_few_sites(released, months, calendar=calendar))
         if calendar:
-            notes += _amid_winters(months, behind)
+            notes += _amid_winters(months, released.behind)
     else:
         (done,) = link.ask([axes])
-    ready = {name: answer for name, answer in done.items() if isinstance(answer, msg.Done)}
+        released = Released(axes, done)
+    axes, out = released.axes, released.out
+    ready = {name: answer for name, answer in released.done.items() if isinstance(answer, msg.Done)}
     used = sum(answer.used for answer in ready.values())
     if not used:
-        where = steps(months)
-        if out:
-            raise InputError(
-                f"all visits were withheld: none of the {where} has {minimum} visits and sites of all groups together, "
-                f"{contributors} groups, and none of them with over {plan.share:.0%} of the visits. More groups, or a "
-                f"species that more of them count, would help.{stricter}"
-            )
-        if any(answer.withheld for answer in ready.values()):
-            raise InputError(
-                f"all visits were withheld: none of the {where} has the least number of {minimum} own sites behind it. "
-                "Lower --minimum."
-            )
-        raise InputError(
-            "no group has a counted visit of the species in these months: there is nothing to fit. Choose another species "
-            "or season, or model detections (--model bernoulli)."
-        )
+        many = f"{contributors} groups, and none of them with over {plan.share:.0%} of the visits"
+        own = any(answer.withheld for answer in ready.values())
+        raise InputError(_no_visits(steps(months), minimum, many if out else "", stricter, own=own))
     for name, answer in ready.items():
         if not answer.used and groups[name].months.size:
             notes.append(f"group {name!r} has no counted visit that takes part; it answers with zeros.")
-    K = _covariates(groups, len(terms) + len(blanks))
+    K = _covariates(groups, len(axes.terms) + len(axes.blanks))
     panel = Panel(
         L=int(months.size),
         J=float(sum(answer.sites for answer in ready.values())),
@@ -157,12 +134,12 @@ def agree(link: Link, plan: DataSpec) -> Agreement:
         calendar=(months % 12 + 1, months // 12) if calendar else None,
         regions=axes.regions,
         observers=np.sum([answer.observers for answer in ready.values()], axis=0)
-        * np.r_[1, 1, enough, enough[1]],
+        * np.r_[1, 1, released.enough, released.enough[1]],
         contributors=contributors,
         least=minimum if plan.jointly else 0,
         own_least=0 if plan.jointly else minimum,
         share=plan.share,
-        patterns=not few[1],
+        patterns=not released.few[1],
         covariates=covariates_of(groups, notes, jointly=plan.jointly),
         frame=any(given.frame for given in groups.values()),
         species=plan.species,
@@ -173,15 +150,38 @@ def agree(link: Link, plan: DataSpec) -> Agreement:
             f"{withheld - out:,} visits were withheld: their group has fewer sites than the least number in their "
             f"{steps(months)[:-1]}."
         )
-    return Agreement(
-        panel,
-        terms,
-        blanks,
-        months,
-        withheld,
-        tuple(notes),
-        behind,
-        lost,
+    known = (released.behind, released.lost) if plan.jointly else (None, None)
+    return Agreement(panel, axes.terms, axes.blanks, months, withheld, tuple(notes), *known)
+
+
+def _few_sites(released: Released, months: I64, *, calendar: bool) -> str:
+    """Why a study in which all but one have few sites stops."""
+    # without a calendar columns are species
+    when = steps(months) if calendar else "species"
+    fewer = f"name fewer {when} (season, months)" if calendar else "list fewer species"
+    return (
+        f"without one of them, the organisations have fewer sites than half the {int((released.behind > 0).sum())} {when}, "
+        f"or fewer than {VISITS_OF_A_STUDY} visits: that one could work out single counts, if it knows how often each site "
+        f"was visited. Invite organisations with more sites, {fewer}, or, if all agree to it, say few_sites = true in "
+        "study.toml, and begin a new revision."
+    )
+
+
+def _no_visits(where: str, minimum: int, many: str, stricter: str, *, own: bool) -> str:
+    """Why no visit takes part: ``many`` groups are needed in words, blank where no joint rule left anything out."""
+    if many:
+        return (
+            f"all visits were withheld: none of the {where} has {minimum} visits and sites of all groups together, {many}. "
+            f"More groups, or a species that more of them count, would help.{stricter}"
+        )
+    if own:
+        return (
+            f"all visits were withheld: none of the {where} has the least number of {minimum} own sites behind it. "
+            "Lower --minimum."
+        )
+    return (
+        "no group has a counted visit of the species in these months: there is nothing to fit. Choose another species "
+        "or season, or model detections (--model bernoulli)."
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -28,20 +28,32 @@ SEVERAL = 2  # sites of a group with finds of two species, at least
 JUNE = 6  # where an import puts yearly counts
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Released:
+    """Axes that groups have agreed on, and their answers to these.
+
+    Under joint least numbers also ``out``, the number of visits left out; the visits (L,) ``behind`` released months;
+    which months (places) each rule has ``lost``; whether ``enough`` stand behind new observers, and behind observers (2,);
+    and whether all groups but one have ``few`` sites for the months (or visits), and few visited ones for patterns (2,).
+    """
+
+    axes: msg.Axes
+    done: dict[str, msg.Answer]
+    out: int = 0
+    behind: F64 = field(default_factory=lambda: np.zeros(0))
+    lost: dict[str, I64] = field(default_factory=dict)
+    enough: Bool = field(default_factory=lambda: np.ones(2, dtype=np.bool_))
+    few: Bool = field(default_factory=lambda: np.zeros(2, dtype=np.bool_))
+
+
 def release_jointly(
     link: Link, axes: msg.Axes, share: float, contributors: int, notes: list[str]
-) -> tuple[msg.Axes, dict[str, msg.Answer], int, F64, dict[str, I64], Bool, Bool]:
+) -> Released:
     """Agree on the axes, without months, regions and effort terms that have too few visits behind them.
 
     Groups count again without the months that are left out, then the regions, then effort, until none is: a group whose
     other visits are too few for its own rule brings none then, and what a region rests on are its sites of released months,
     with those that a group keeps in none because too few are outside all regions.
-
-    Returns
-    -------
-    the final axes, the groups' answers to them, the number of visits left out, the visits (L,) behind released months,
-    which months (places) each rule left out, whether enough stand behind new observers, and behind observers (2,), and
-    whether all groups but one have few sites for the months, and few visited ones for patterns
     """
     months, before, wanted = np.ones(axes.months.size, dtype=bool), -1, axes
     lost: dict[str, I64] = {}
@@ -87,7 +99,7 @@ def release_jointly(
         )
     visits = sums["visits"].sum(axis=0) * months
     places = {k: np.sort(at) for k, at in lost.items()}
-    return axes, done, out, visits, places, np.array(effort[2:]), sums["few"] > 0
+    return Released(axes, done, out, visits, places, np.array(effort[2:]), sums["few"] > 0)
 
 
 def steps(months: I64) -> str:

@@ -180,7 +180,7 @@ class KeptStages(Stages):
             with self.federation.kept(self.work / "checkpoint" / "cross-validation", announce):
                 choice, begun = choose(watch)
             show(len(cands) * folds)  # of which some may have been left out
-        # predicted counts are compared with what is expected of such sites (``answers.score``)
+        # predicted counts are compared with what is expected of such sites (``ends.score``)
         if choice.advice and not FAMILIES[choice.best.family].counts:
             choice = replace(choice, advice=choice.advice + self.advice)
         self.ledger.save("cross-validation")

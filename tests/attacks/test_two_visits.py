@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedmiss.federation import messages as msg
-from fedmiss.federation.group import agreement, answers
+from fedmiss.federation.group import agreement, ends
 from fedmiss.models.lowrank.settings import CountSettings
 from tests.federation.network import Tapped, tapped
 from tests.federation.owners import dealt
@@ -40,7 +40,7 @@ def test_a_month_in_which_the_others_made_three_visits_is_withheld(tmp_path, the
 
 def test_of_two_visits_the_effort_of_each_would_be_told(tmp_path, monkeypatch):
     monkeypatch.setattr(agreement, "SITES_LEFT", 0)
-    monkeypatch.setattr(answers, "COARSE", 2.0**-24)
+    monkeypatch.setattr(ends, "COARSE", 2.0**-24)
     _, programs, q, sums = job_of([1, 2], tmp_path)
     apart = np.sqrt(2.0 * sums[5] - sums[4] ** 2)
     used = [programs[name].used for name in ("owner-1", "owner-2")]
@@ -51,7 +51,7 @@ def test_of_two_visits_the_effort_of_each_would_be_told(tmp_path, monkeypatch):
 @pytest.mark.parametrize("coarse", [2.0**-24, None], ids=["exact", "rounded"])
 def test_of_four_visits_the_minutes_of_each_would_be_told(coarse, tmp_path, monkeypatch):
     if coarse is not None:
-        monkeypatch.setattr(answers, "COARSE", coarse)
+        monkeypatch.setattr(ends, "COARSE", coarse)
     _, programs, q, sums = job_of([1, 2, 4, 5], tmp_path)
     used = [programs[name].used for name in ("owner-1", "owner-2")]
     true = np.sort(np.concatenate([60.0 * np.exp(one.effort[one.month == THIN, 0]) for one in used]))
@@ -61,14 +61,14 @@ def test_of_four_visits_the_minutes_of_each_would_be_told(coarse, tmp_path, monk
     if coarse is not None:
         np.testing.assert_allclose(tried[lacking < 1e-5], true[None])
     else:  # both organisations round: this many are as good as the true ones
-        assert (lacking < 2.0 * answers.COARSE).sum() > 100
+        assert (lacking < 2.0 * ends.COARSE).sum() > 100
 
 
 def test_small_squares_of_effort_are_not_rounded_away(tmp_path, monkeypatch):
     """The nearest quarter of each was 0: recorded effort then seemed to be the same at all visits of a month."""
     sums = []
     for coarse in (2.0**-24, 8.0):
-        monkeypatch.setattr(answers, "COARSE", coarse)
+        monkeypatch.setattr(ends, "COARSE", coarse)
         tap = job_of([1, 2, 4, 5], tmp_path / str(coarse))[0]
         told = [a for q, a in tap.of(msg.Predict) if q.months][-1]
         sums.append(np.concatenate([a.months[0, :, 5] for a in told]))

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import norm
 
 from fedmiss.federation.fit_tables import site_slopes
-from fedmiss.federation.group import answers
+from fedmiss.federation.group import ends
 from fedmiss.federation.group import totals as totals_module
 from fedmiss.federation.hub.bootstrap import totals_of
 from fedmiss.federation.hub.few import drawn_of_slopes
@@ -97,7 +97,7 @@ def test_a_steep_line_does_not_run_on_for_years_that_nobody_saw():
 
 
 def test_held_out_visits_are_scored_by_the_lines_of_the_visits_that_are_left(monkeypatch):
-    federation, seen, real = LocalFederation.of_panel(windows_panel(2)), [], answers.held_out_bends
+    federation, seen, real = LocalFederation.of_panel(windows_panel(2)), [], ends.held_out_bends
 
     def checked(program, batch, f, visits):
         out, used, p = real(program, batch, f, visits), program.used, int(batch.rank[f])
@@ -120,7 +120,7 @@ def test_held_out_visits_are_scored_by_the_lines_of_the_visits_that_are_left(mon
         return out
 
     fit = federation.fit(CountSettings(rank=0))
-    monkeypatch.setattr(answers, "held_out_bends", checked)
+    monkeypatch.setattr(ends, "held_out_bends", checked)
     federation.cross_validate([CountSettings(rank=0), CountSettings(rank=1)], folds=3)
     assert sum(seen) > 20
 

@@ -20,7 +20,7 @@ import pandas as pd
 from fedmiss.arrays import F64, I64
 from fedmiss.community.settings import CommunitySettings
 from fedmiss.etl.community import Lists
-from fedmiss.federation.group.features import expanded
+from fedmiss.federation.group.covariates import expanded
 from fedmiss.federation.group.visits import Visits, effort_columns
 from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.hub.begin import responding

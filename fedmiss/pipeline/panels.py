@@ -11,7 +11,7 @@ import pandas as pd
 from fedmiss.arrays import I64
 from fedmiss.errors import InputError
 from fedmiss.etl.codes import NEVER_DETECTED
-from fedmiss.federation.group.features import expanded
+from fedmiss.federation.group.covariates import expanded
 from fedmiss.federation.group.visits import Visits, deal_sites
 from fedmiss.files import SECRET, Manifest, panel_tables, read_manifest
 from fedmiss.folders import PanelFacts

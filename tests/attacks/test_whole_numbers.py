@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedmiss.federation import messages as msg
-from fedmiss.federation.group import features
+from fedmiss.federation.group import covariates, features
 from fedmiss.federation.triangle import from_triangle
 from tests.attacks.test_features import job_of, panel_of
 
@@ -48,7 +48,8 @@ def sets_of(sums: np.ndarray, question: msg.Features) -> list[tuple[int, ...]]:
 def test_whole_percents_of_six_sites_of_the_others_are_not_told(rule, tmp_path, monkeypatch):
     """1.7 billion sets of six: one has their sums."""
     if not rule:
-        monkeypatch.setattr(features, "SITES_OF_A_NUMBER", 0)
+        for room in (covariates, features):
+            monkeypatch.setattr(room, "SITES_OF_A_NUMBER", 0)
     rng, sites = np.random.default_rng(36), np.arange(30)
     theirs = rng.permutation(sites[sites % 3 > 0])[:HAVE]
     cover = np.where(sites % 3 > 0, np.nan, rng.integers(0, MOST + 1, 30))

@@ -9,7 +9,7 @@ from fedmiss.etl.ingest import ingest
 from fedmiss.etl.panel import make_panel
 from fedmiss.etl.settings import IngestSettings, PanelSettings
 from fedmiss.etl.site_table import SiteTable, read_site_table
-from fedmiss.federation.group.features import expanded
+from fedmiss.federation.group.covariates import expanded
 from fedmiss.files import read_manifest
 from fedmiss.pipeline.panels import open_panel
 from fedmiss.pipeline.recipe import read_recipe

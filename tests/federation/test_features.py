@@ -9,7 +9,8 @@ import pytest
 from fedmiss.errors import ConfigError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.calls import fit_counts
-from fedmiss.federation.group.features import expanded, feature_sums, log_visits
+from fedmiss.federation.group.covariates import expanded
+from fedmiss.federation.group.features import feature_sums, log_visits
 from fedmiss.federation.group.panel import stamps_of
 from fedmiss.federation.hub import features as hub_features
 from fedmiss.federation.hub.agree import DataSpec

@@ -10,7 +10,8 @@ import pytest
 
 from fedmiss.errors import ConfigError
 from fedmiss.federation.calls import fit_counts
-from fedmiss.federation.group.features import _differs, _times, _too_many
+from fedmiss.federation.group.covariates import differs
+from fedmiss.federation.group.features import _times, _too_many
 from fedmiss.federation.local import LocalFederation
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
@@ -119,7 +120,7 @@ def test_sites_that_are_visited_in_all_years_have_one_mean_year_however_often():
     federation.ask_features([SETTINGS])
     (program,) = federation.programs.values()
     program.jointly = True
-    assert np.flatnonzero(_differs(program, _times(program))).tolist() == [0, 1]
+    assert np.flatnonzero(differs(program, _times(program))).tolist() == [0, 1]
 
 
 def longer_at_good_sites(owners: int = 1) -> GroupPanel:

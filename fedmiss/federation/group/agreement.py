@@ -12,7 +12,8 @@ from fedmiss.arrays import F64, I32, I64, Bool, distinct, pairs
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group.apart import SAMPLE, set_apart
-from fedmiss.federation.group.features import count_visits, covariate_sums, features, magnitudes
+from fedmiss.federation.group.covariates import covariate_sums, magnitudes
+from fedmiss.federation.group.features import count_visits, features
 from fedmiss.federation.group.totals import regions_of
 from fedmiss.federation.group.visits import (
     EFFORT_TERMS,

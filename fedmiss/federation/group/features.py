@@ -18,7 +18,7 @@ The prior of site j is p_j ~ N(B' f_j, diag(tau)) for its effect, and its slope;
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,6 +28,7 @@ from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import ConfigError, UplinkError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group.apart import set_apart
+from fedmiss.federation.group.covariates import covariate_of, differs
 from fedmiss.federation.group.folds import secret_rng
 from fedmiss.federation.messages_agree import LEVEL, PLACE
 from fedmiss.federation.rules import CONTRIBUTORS, SITES_OF_A_NUMBER, crossed
@@ -43,69 +44,6 @@ NEAR = 0.5  # least weight of a knot at a site that stands behind it
 COARSE = 0.25  # unit of the log abundance of a site, between organisations
 NOISE = 2.0**20  # in the place of sums that are withheld, between organisations
 EDGE = 10.0  # farther from the middle, in deviations of the years, no visit is
-
-
-def expanded(table: Mapping[str, np.ndarray]) -> dict[str, F64]:
-    """Numbers as they are, NaN for a gap; a category (texts, empty for a gap) as one column of 0 and 1 for each value."""
-    out: dict[str, F64] = {}
-    for name, given in table.items():
-        column = np.asarray(given)
-        if column.dtype.kind in "fiub":
-            out[name] = column.astype(float)
-            continue
-        known = column != ""
-        for value in sorted({str(value) for value in column[known]}):
-            out[f"{name}{LEVEL}{value}"] = np.where(known, (column == value).astype(float), np.nan)
-    return out
-
-
-def magnitudes(columns: Mapping[str, F64]) -> I64:
-    """Of every column the least power of two that its values stay below."""
-    most = [
-        float(np.nanmax(np.abs(column), initial=0.0, where=~np.isnan(column))) for column in columns.values()
-    ]
-    return np.array([int(np.floor(np.log2(size))) + 1 if size > 0 else 0 for size in most], dtype=np.int64)
-
-
-def _column(program: GroupProgram, name: str) -> F64:
-    """Values of a covariate at the group's sites; of a value of a category 0 where the category is known, else gaps."""
-    own = program.visits.covariates
-    if name in own:
-        return own[name]
-    if LEVEL in name:
-        same = [column for other, column in own.items() if other.split(LEVEL)[0] == name.split(LEVEL)[0]]
-        if same:
-            return np.where(np.isnan(same[0]), np.nan, 0.0)
-    return np.full(program.J, np.nan)
-
-
-def covariate_sums(program: GroupProgram, question: msg.Covariates) -> msg.CovariateSums:
-    """Visited sites that have a covariate, sums of its values and squares in the unit asked for, and sites that have it.
-
-    Without a unit no values, but whether the group has such sites, and other numbers than 0 and 1 there; of the number of
-    all whether the others have few: what too few stand behind is then not asked for.
-    The scale is that of visited sites: what lies LIMIT deviations from their mean is beyond what they can speak for.
-    """
-    out = np.zeros((len(question.names), 4))
-    for i, name in enumerate(question.names):
-        x = _column(program, name)
-        known = ~np.isnan(x)
-        w = (known & program.visited).astype(float)
-        if w.sum() < program.axis.minimum:
-            w[:] = 0.0
-        if question.unit.size:
-            x = np.nan_to_num(x) / question.unit[i]
-            out[i] = w.sum(), w @ x, w @ x**2, (known & program.standing).sum()
-        else:
-            w = w if LEVEL in name else w * _differs(program, x)
-            left = question.sites[i] - w.sum() if question.sites.size and LEVEL not in name else 0.0
-            # Whole numbers follow from their powers where others have few; of 0 and 1 these tell how many have each only.
-            more = not np.isin(x[known & program.visited], (0, 1)).all()
-            if question.sites.size:
-                more = 0 < left < SITES_OF_A_NUMBER
-            more &= LEVEL not in name and program.contributors >= CONTRIBUTORS
-            out[i] = w.sum(), w.any(), 0 < left < program.minimum, more
-    return msg.CovariateSums(out)
 
 
 def count_visits(program: GroupProgram, question: msg.SiteVisits) -> msg.VisitSums:
@@ -137,18 +75,6 @@ def log_visits(program: GroupProgram, scale: F64) -> F64:
     return out
 
 
-def _differs(program: GroupProgram, x: F64) -> Bool:
-    """Sites (J,) that stand behind sums of a number: between organisations not those with the value that most have.
-
-    A constant takes that value away: of one site with another value the sums would be told.
-    """
-    known: Bool = ~np.isnan(x)
-    values, times = np.unique(x[known & program.visited], return_counts=True)
-    if program.jointly and times.size and 2 * times.max() > times.sum():
-        known &= x != values[np.argmax(times)]
-    return known
-
-
 def _columns(program: GroupProgram, question: msg.Features) -> tuple[F64, F64, NDArray[np.str_]]:
     """Features (J, u) before the smooth is made of its knots, whether a site stands behind each (J, u), blocks (u,)."""
     J = program.J
@@ -162,7 +88,7 @@ def _columns(program: GroupProgram, question: msg.Features) -> tuple[F64, F64, N
 
     z = {}
     for i, name in enumerate(question.names):
-        z[name] = _column(program, name)
+        z[name] = covariate_of(program, name)
         if LEVEL not in name:
             away = z[name] - question.mean[i]
             if name == PLACE[0]:
@@ -175,7 +101,7 @@ def _columns(program: GroupProgram, question: msg.Features) -> tuple[F64, F64, N
             for i, name in enumerate(question.names):
                 if name in PLACE:
                     continue
-                x, known = z[name], _differs(program, z[name])[:, None]
+                x, known = z[name], differs(program, z[name])[:, None]
                 if LEVEL in name:
                     add(np.where(np.isnan(x), question.mean[i], x)[:, None], (x == 1.0)[:, None])
                 else:
@@ -187,7 +113,7 @@ def _columns(program: GroupProgram, question: msg.Features) -> tuple[F64, F64, N
             add(_abundance(program, question.level)[:, None], np.ones((J, 1)))
         elif block == "times":
             x = _times(program)
-            add(x[:, None], _differs(program, x)[:, None])
+            add(x[:, None], differs(program, x)[:, None])
         elif block == "effort":
             x = _means(program, program.need().effort)
             add(x, np.ones(x.shape))

@@ -6,7 +6,7 @@ import numpy as np
 
 from fedmiss.arrays import I64
 from fedmiss.errors import InputError
-from fedmiss.federation.group.features import expanded
+from fedmiss.federation.group.covariates import expanded
 from fedmiss.federation.group.visits import Visits, deal_sites
 from fedmiss.models.lowrank.data import Group, GroupPanel
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedmiss.federation.calls import fit_counts
-from fedmiss.federation.hub import steps
+from fedmiss.federation.hub import visit_steps
 from fedmiss.federation.hub.values import evolve
 from fedmiss.federation.local import LocalFederation
 from fedmiss.models.lowrank.data import Group, GroupPanel
@@ -78,14 +78,16 @@ def test_what_observers_have_in_common_is_moved_without_a_move_of_any_visit():
     panel = GroupPanel.of(2, 12, [Group.of("g", [0, 1], [0, 1], [1.0, 2.0], [0, 1])], calendar(12))
     state = fit_counts(panel, CountSettings(rank=0, max_sweeps=3)).state
     state = evolve(state, mu=mu, kappa=np.array([0.5, kappa]), ridge=ridge, origin=origin, unit=1.0, k=4)
-    moved = steps._common_step(state, sums, learning=True)
+    moved = visit_steps.common_step(state, sums, learning=True)
     d, e = moved.common
     assert abs(d) > 0.1
     assert abs(e) > 0.01
     np.testing.assert_allclose([moved.mu, *moved.kappa], [mu + d, 0.5, kappa + e])
 
     def loss(d: float, e: float) -> float:
-        priors = (mu + d - origin) ** 2 / steps.LEVEL_SD**2 + (kappa + e) ** 2 / steps.LEARNING_SD[1] ** 2
+        priors = (mu + d - origin) ** 2 / visit_steps.LEVEL_SD**2 + (
+            kappa + e
+        ) ** 2 / visit_steps.LEARNING_SD[1] ** 2
         return float(ridge * ((o - d - e * z) ** 2).sum() + priors)
 
     # Slopes of a paraboloid at its least are 0; a step of .01 away they are not.

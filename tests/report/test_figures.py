@@ -11,9 +11,9 @@ from matplotlib.colors import LogNorm
 from fedmiss.report.figures import _end_axis, monthly_smooth, regions, trend
 from fedmiss.report.fit_figures import convergence
 from fedmiss.report.inputs import read_inputs
-from fedmiss.report.many import sparkline
 from fedmiss.report.maps import _paint, heatmap, site_map
 from fedmiss.report.sections.model import _structure
+from fedmiss.report.small_pictures import sparkline
 from fedmiss.report.style import CLASS_COLOURS, figure, png_bytes, style, svg_text
 from fedmiss.report.tables import _fitted
 

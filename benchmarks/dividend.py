@@ -107,7 +107,7 @@ def of_owner(
         "slope": float(row["slope"]), "slope_se": float(row["slope_se"]), "years": len(months),
         "years_known": int((se <= KNOWN).sum()), "width": float(width.mean()), "hidden": y.size,
         "deviance": float(deviance(y, fit.expected(sites)[place, t]).mean()) if y.size else np.nan,
-        "log_score": float(log_score(fit, eta, var, y).mean()) if y.size else np.nan,
+        "log_score": float(log_score(fit.law, eta, var, y).mean()) if y.size else np.nan,
         "covered": float(((y >= low) & (y <= high)).mean()) if y.size else np.nan,
     }  # fmt: skip
 

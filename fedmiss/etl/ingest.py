@@ -32,8 +32,8 @@ from fedmiss.etl.memory import give_back
 from fedmiss.etl.others import project_gbif, project_myebird, suspected_copies
 from fedmiss.etl.plain import project_plain
 from fedmiss.etl.projection import CACHE, Cache, Meta, Projection, is_full, size_of
-from fedmiss.etl.reach import NO_LIMIT, limits_of, reach_warnings
-from fedmiss.etl.resolve import write_records
+from fedmiss.etl.reach import NO_LIMIT, SEVERAL_SPECIES, limits_of, reach_warnings
+from fedmiss.etl.resolve import share_without_records, write_records
 from fedmiss.etl.rows import read_texts
 from fedmiss.etl.select import ListRules, make_checklists
 from fedmiss.etl.settings import COUNTS, EBIRD, GBIF, MYEBIRD, PLAIN, IngestSettings
@@ -149,13 +149,14 @@ def _import(sources: list[Source], out: Path, settings: IngestSettings, cache: P
                     lists, path, rules, shared=shared, cache=None if at == store.spare else at
                 )
             )
+            silent = share_without_records(events, records) if limits.n_species >= SEVERAL_SPECIES else 0.0
             give_back()
             counts = write_records(events, records, choice, folder / "records.parquet", store)
             del events
             give_back()
             if family == "plain" and len(sources) > 1:
                 warnings += _between_tables(sources, settings, choice, counts.steps)
-            warnings += unmatched + reach_warnings(limits, lists_flow)
+            warnings += unmatched + reach_warnings(limits, lists_flow, silent)
             if counts.orphans:
                 warnings.append(orphan_warning(lists, counts, folder))
             results = summarise(counts, lists_flow, settings, choice)

@@ -22,7 +22,8 @@ from fedmiss.etl.filters import EPOCH
 from fedmiss.etl.projection import Projection
 
 MANY_SPECIES = 30  # from here on, next to no complete checklist is without any of them
-SHARE = 0.05  # of the zeros: so many outside the reach of few species are pointed out
+SEVERAL_SPECIES = 10  # from here on, few are; a file that was cut at a line end leaves many without
+SHARE = 0.05  # of the zeros: so many outside the reach of few species, or without a record of any, are pointed out
 REGIONS = ("county_code", "state_code", "country_code")  # from the smallest up
 _REGION = re.compile(r"ebd_([A-Z]{2}(?:-[A-Z0-9]{1,3}){0,2})(?=[_.])")
 # eBird's code of a species: a file of that alone, or another word of somebody's own
@@ -87,10 +88,12 @@ class Limits:
     """``sure``: beyond these there are no zeros; ``seen``: beyond these nothing was seen, which may be true.
 
     ``sure`` has the reaches of the files of each species: there are zeros only where every species is covered.
+    ``n_species`` : in the file that has most
     """
 
     sure: tuple[tuple[Reach, ...], ...] = ()
     seen: tuple[Reach, ...] = ()
+    n_species: int = 0
 
 
 NO_LIMIT = Limits()
@@ -117,7 +120,7 @@ def limits_of(records: Sequence[Projection], chosen: Sequence[I32]) -> Limits:
     ``chosen`` : per file, of each taxon which of the species asked for it is, or -1
     """
     sure: dict[str, list[Reach]] = {}
-    seen = []
+    seen, most = [], 0
     for record, asked in zip(records, chosen, strict=True):
         if record.meta["role"] != "ebd" or not record.has("reach"):
             continue
@@ -127,6 +130,7 @@ def limits_of(records: Sequence[Projection], chosen: Sequence[I32]) -> Limits:
         held = taxa["rows"] > 0
         # without what stands behind the names of domestic birds
         n_species = taxa.filter(held)["species"].str.extract(r"^(\S+ ?\S*)").n_unique()
+        most = max(most, n_species)
         if taxon and n_species == 1 and asked[held.to_numpy()].max() < 0:
             continue
         mine = sure.setdefault(taxon[1] if taxon and n_species < 2 else "", [])
@@ -143,12 +147,15 @@ def limits_of(records: Sequence[Projection], chosen: Sequence[I32]) -> Limits:
             seen.append(Reach(earliest, latest, "", places, parts=2))
     every = sure.get("", [])  # a file of all species is one of each
     return Limits(
-        tuple(tuple(mine) if mine is every else (*mine, *every) for mine in sure.values()), tuple(seen)
+        tuple(tuple(mine) if mine is every else (*mine, *every) for mine in sure.values()), tuple(seen), most
     )
 
 
-def reach_warnings(limits: Limits, counts: dict[str, int]) -> list[str]:
-    """Return the sentences on complete checklists that lie beyond the records."""
+def reach_warnings(limits: Limits, counts: dict[str, int], silent: float = 0.0) -> list[str]:
+    """Return the sentences on complete checklists that lie beyond the records.
+
+    ``silent`` : share of the checklists giving zeros that have no record of any species
+    """
 
     def span(species: tuple[tuple[Reach, ...], ...]) -> str:
         dated = [mine for mine in species if all(None not in (reach.first, reach.last) for reach in mine)]
@@ -172,5 +179,11 @@ def reach_warnings(limits: Limits, counts: dict[str, int]) -> list[str]:
             f"any record ({span((limits.seen,))}). Where the species was looked for and missed, these are true zeros; "
             "if the EBD was cut more narrowly than the sampling file, they are false: leave them out with --start, "
             "--end or --state."
+        )
+    if limits.n_species >= SEVERAL_SPECIES and silent > SHARE:
+        out.append(
+            f"{100 * silent:.0f} % of the complete checklists have no record of any species of the EBD. If all species were "
+            "downloaded, the file was cut short on its way, and species on the lost lines turn into false zeros: download "
+            "or copy the file again. If it was cut to some species on purpose, the zeros are true."
         )
     return out

@@ -22,12 +22,13 @@ from fedmiss.etl.codes import COUNT_BAD
 from fedmiss.etl.columns import KEEP
 from fedmiss.etl.projection import Cache, Projection, latest_edits, row_groups
 from fedmiss.etl.rows import joined_texts
-from fedmiss.etl.select import FILTERED, KEPT_ZERO_OK, NO_SITE, Events, event_names
+from fedmiss.etl.select import FILTERED, KEPT_ZERO_OK, NO_SITE, Events, event_names, find_sorted
 from fedmiss.etl.species import ESCAPEE, UNVETTED, SpeciesChoice
 from fedmiss.files import scratch_folder
 from fedmiss.tables import table_writer
 
 PORTION = 150_000
+SAMPLE = 20_000  # checklists that are looked up among all records
 # one record on its way through a file on disk
 _SPILLED = [("species", "i4"), ("flag", "i1"), ("row", "i4"), ("event", "i8"), ("count", "i8")]
 _EDITS = [("guid", "i8"), ("edited", "i8")]  # needed only where an identifier is repeated
@@ -83,6 +84,22 @@ def write_records(
         if counts.fates[fate]:
             steps[f"on checklists {why}"] = counts.fates[fate]
     return counts
+
+
+def share_without_records(events: Events, sources: list[Projection]) -> float:
+    """Return which share of the checklists that may give zeros has no record of any species.
+
+    Of a large file every k-th checklist by its id stands for all, so that this takes a pass over one column.
+    """
+    ids = events.kept_event[np.flatnonzero(events.fate == KEPT_ZERO_OK)]
+    every = max(1, ids.size // SAMPLE)
+    ids = np.sort(ids[ids % every == 0])
+    silent = np.ones(ids.size, dtype=np.bool_)
+    for source in sources:
+        for batch in row_groups(source.folder / "records.parquet", ["event"]):
+            at = find_sorted(ids, batch["event"][batch["event"] % every == 0])
+            silent[at[at >= 0]] = False
+    return float(silent.mean()) if ids.size else 0.0
 
 
 def _texts(sources: list[Projection]) -> pl.DataFrame:

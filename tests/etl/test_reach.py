@@ -5,6 +5,8 @@ from datetime import date
 import pytest
 from ebird_files import EBD_52, SED_33, THRUSH, WARBLER, seen, text, visit, write_pair
 
+from fedmiss.etl import resolve
+
 HERE = {"OBSERVATION DATE": "2020-05-14"}
 OREGON = {
     "STATE": "Oregon", "STATE CODE": "US-OR", "COUNTY": "Lane", "COUNTY CODE": "US-OR-039",
@@ -146,3 +148,33 @@ def test_months_of_a_file_name_are_whole():
     for year, month, last in (("2020", "02", 29), ("2021", "02", 28), ("2020", "12", 31), ("2020", "04", 30)):
         end = date(1970, 1, 1).toordinal() + _days(year, month, end=True)
         assert date.fromordinal(end) == date(int(year), int(month), last)
+
+
+@pytest.mark.parametrize("n_species", [9, 10])
+@pytest.mark.parametrize("n_lists", [20, 21])
+def test_a_file_that_was_cut_at_a_line_end_leaves_lists_without_any_record(run, tmp_path, n_species, n_lists):
+    """One of 20 checklists may truly be without a bird; more are pointed out where several species were asked for."""
+    visits = [visit(f"S{k}", **HERE) for k in range(n_lists)]
+    names = [(f"Avis species{chr(97 + k)}", f"Bird {k}") for k in range(n_species)]
+    records = [seen(v, "1", names[k % n_species]) for k, v in enumerate(visits[:19])]
+    ebd, sed = write_pair(tmp_path / "in", records, visits, name="birds")
+    out = run(ebd, sampling=[sed])
+    said = [w for w in out.manifest["warnings"] if "no record of any species" in w]
+    assert giving_zeros(out) == {v["SAMPLING EVENT IDENTIFIER"] for v in visits}
+    assert [w.split()[0] for w in said] == (["10"] if n_species == 10 and n_lists == 21 else [])
+
+
+@pytest.mark.parametrize(
+    ("sample", "expected"),  # S400; S10, S20, ..., S400; all
+    [(1, []), (40, ["32"]), (10**6, ["33"])],
+)
+def test_the_share_without_records_is_that_of_a_part_of_the_checklists(
+    run, tmp_path, monkeypatch, sample, expected
+):
+    monkeypatch.setattr(resolve, "SAMPLE", sample)
+    visits = [visit(f"S{k}", **HERE) for k in range(1, 401)]
+    names = [(f"Avis species{chr(97 + k)}", f"Bird {k}") for k in range(10)]
+    records = [seen(v, "1", names[k % 10]) for k, v in enumerate(visits) if (k + 1) % 3]  # not S3, S6, ...
+    ebd, sed = write_pair(tmp_path / "in", records, visits, name="birds")
+    said = [w for w in run(ebd, sampling=[sed]).manifest["warnings"] if "no record of any species" in w]
+    assert [w.split()[0] for w in said] == expected

@@ -118,7 +118,7 @@ def test_what_is_said_of_files_that_do_not_cover_each_other_is_translated(langua
     ]
     for reach in (Reach(10000, 12000, "", None), Reach(None, None, "US", ("US",))):
         seen = {"out of reach": n, "nothing seen": n, "zero_ok": 2}
-        said += reach_warnings(Limits(((reach,),), (reach,)), seen)
+        said += reach_warnings(Limits(((reach,),), (reach,), 10), seen, 0.5)
     for names in (["height"], list("abcde")):
         sides = {
             "north": SimpleNamespace(site_covariates=names, magnitudes=np.full(len(names), 20)),

@@ -11,7 +11,7 @@ import polars as pl
 from fedmiss.errors import ConfigError, InputError, listed, several
 from fedmiss.etl.checks import advice, refuse_thousands, refuse_totals, settle_spellings
 from fedmiss.etl.columns import NAMES, check_named, date_parts, familiar, normal, quoted, wide_years
-from fedmiss.etl.rows import LINE, decimals
+from fedmiss.etl.rows import LINE, decimals, without_codes
 from fedmiss.etl.sources import Source
 from fedmiss.etl.species import (
     common_name,
@@ -253,7 +253,7 @@ class Reading:
                 f"{column!r}."
             )
         refuse_thousands(self.source, column, text, frame["line"])
-        value, bad = decimals(text, [*_MISSING, *(word.upper() for word in self.options.missing)])
+        value, bad = decimals(without_codes(text, self.options.missing), _MISSING)
         # as of a plain table: a count has at most 18 digits
         out = value <= 0 if key == "weight" else (value < 0) | (value >= 1e18)
         bad |= out.fill_null(key == "weight")

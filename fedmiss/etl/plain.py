@@ -34,6 +34,7 @@ from fedmiss.etl.rows import (
     joined_texts,
     parse_count,
     parse_dates,
+    without_codes,
     write_projection,
 )
 from fedmiss.etl.sources import Source
@@ -276,10 +277,8 @@ def _visits(
     for part in [chunk] if title else chunk.partition_by("species"):
         column = title or part["species"][0]
         refuse_thousands(rows.source, column, part["count"].str.strip_chars(), part[LINE])
-    # 2,0 and 2.00 are 2; a sign of a missing count is blank
-    written = pl.col("count").str.strip_chars().str.replace(r"^([0-9]+)[.,]0+$", "$1")
-    blank = pl.when(written.is_in(missing)).then(pl.lit("")).otherwise(written)
-    count, odd = parse_count(chunk.select(blank).to_series())
+    counts = without_codes(chunk["count"].str.strip_chars(), missing)
+    count, odd = parse_count(counts.str.replace(r"^([0-9]+)[.,]0+$", "$1"))  # 2,0 and 2.00 are 2
     _refuse(
         chunk, odd, "count", rows,
         "is no count. Give one number, X where birds were present but not counted, or NA where nobody counted "

@@ -304,6 +304,15 @@ def decimals(
     return value.set(gap | no_number, None), ~gap & no_number
 
 
+def without_codes(text: pl.Series, codes: Iterable[str]) -> pl.Series:
+    """Blank what is one of ``codes`` in any case, or the same number: 999.0 where 999 is, -1,00 where -1 is."""
+    words = [word.strip().upper() for word in codes]
+    numbers = decimals(pl.Series(words, dtype=pl.String))[0].drop_nulls()
+    written = text.str.strip_chars()
+    is_code = written.str.to_uppercase().is_in(words) | decimals(written)[0].is_in(numbers).fill_null(False)
+    return text.set(is_code, "")
+
+
 def gap_as_blank(column: str) -> pl.Expr:
     """A column of texts, with a blank for each word that says that a value is missing."""
     return pl.when(pl.col(column).str.to_uppercase().is_in(NOTHING)).then(pl.lit("")).otherwise(column)

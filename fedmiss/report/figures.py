@@ -98,11 +98,9 @@ def trend(findings: Findings) -> Plot:
             f"the {findings.cell}s with a count (dots)."
         )
     if left_out := [str(each) for each in table.loc[~table["used"], "year"]]:
-        unbroken = int(left_out[-1]) - int(left_out[0]) == len(left_out) - 1
-        named = year_list(left_out) if unbroken else ", ".join(left_out)
         # Visits that a study withheld are not known: such a year has no bar.
         pale = by_cell or bool((table.loc[~table["used"], "visits"] > 0).all())
-        rests += f" {'Pale bars, n' if pale else 'N'}ot in the trend: {named}."
+        rests += f" {'Pale bars, n' if pale else 'N'}ot in the trend: {year_list(left_out)}."
     if used.empty:
         fig = figure(height=2.2)
         _draw_support(fig.subplots(), table)

@@ -88,8 +88,8 @@ def quantity(value: float, lo: float | None, hi: float | None, unit: str) -> str
 
 
 def year_list(years: list[str]) -> str:
-    """Return years in words: ``2004``, ``2004, 2006 and 2009``, ``7 years (2004 to 2012)``."""
-    if len(years) > 5:
+    """Return ascending years in words: ``2004``, ``2004, 2006 and 2009``; six or more on end ``7 years (2004 to 2010)``."""
+    if len(years) > 5 and int(years[-1]) - int(years[0]) == len(years) - 1:
         return f"{len(years)} years ({years[0]} to {years[-1]})"
     return years[0] if len(years) == 1 else ", ".join(years[:-1]) + " and " + years[-1]
 

@@ -174,6 +174,13 @@ def test_a_table_with_dates_is_none_of_years_in_german_either(plain, named):
         plain("Beobachter;Standort;Datum;Jahr;Art;Anzahl\nb;A;2010-02-03;2010;x;3\n", "t.csv", **named)
 
 
+@pytest.mark.parametrize(("code", "written"), [("999", "999.0"), ("-1", '"-1,00"'), ("nd", " ND ")])
+def test_a_code_for_a_missing_count_is_found_in_every_form(read, code, written):
+    got = read(f"site,year,count\na,2001,4\na,2002,{written}\n", missing=(code,))
+    assert got.frame["count"].to_list() == [4, None]
+
+
+
 def test_ingest_keeps_every_count_and_no_missing_one(plain):
     out = plain(ROWS, "Alauda arvensis.csv")
     lists = out.checklists

@@ -32,6 +32,14 @@ def test_what_is_no_count_never_becomes_a_presence(rows, count):
 
 
 @pytest.mark.parametrize(
+    ("code", "written"), [("999", "999.0"), ("-1", '"-1,00"'), ("nd", " ND "), ("9.0", "9")]
+)
+def test_a_code_for_a_missing_count_is_found_in_every_form(rows, code, written):
+    """A table that was saved by another program has 999.0 for 999: it became 999 birds."""
+    assert rows(ROWS + f"o1,C,2024-05-09,Wren,{written}\n", missing=(code,)).records.height == 2
+
+
+@pytest.mark.parametrize(
     ("count", "why"),
     [('"1,000"', "may be thousands"), ("2.000", "write 2000 or 2"), ("\u0661\u0662", "is no count")],
 )

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from fedmiss.report.sections import change_cell
-from fedmiss.report.words import count, number, per_year, percent, quantity, share
+from fedmiss.report.words import count, number, per_year, percent, quantity, share, year_list
 
 
 @pytest.mark.parametrize(
@@ -50,3 +50,17 @@ def test_intervals_go_with_their_numbers():
 )
 def test_a_change_without_its_interval_is_shown_only_where_none_was_asked_for(n_draws, lo, text):
     assert change_cell(SimpleNamespace(n_draws=n_draws), 1.0, lo).text == text
+
+
+@pytest.mark.parametrize(
+    ("years", "text"),
+    [
+        ([2004], "2004"),
+        ([2004, 2006], "2004 and 2006"),
+        (range(2004, 2009), "2004, 2005, 2006, 2007 and 2008"),
+        (range(2004, 2010), "6 years (2004 to 2009)"),
+        ([2001, *range(2004, 2009)], "2001, 2004, 2005, 2006, 2007 and 2008"),  # not all between are meant
+    ],
+)
+def test_years_in_words_name_each_unless_they_follow_each_other(years, text):
+    assert year_list([str(year) for year in years]) == text

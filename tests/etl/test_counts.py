@@ -180,7 +180,6 @@ def test_a_code_for_a_missing_count_is_found_in_every_form(read, code, written):
     assert got.frame["count"].to_list() == [4, None]
 
 
-
 def test_ingest_keeps_every_count_and_no_missing_one(plain):
     out = plain(ROWS, "Alauda arvensis.csv")
     lists = out.checklists

@@ -220,8 +220,14 @@ class LocalFederation:
         """Fit several models side by side, the chosen one first; the groups keep their halves for the bootstrap.
 
         ``watch`` is called after each round of the first with (round, root mean square move).
+
+        Raises ConfigError: no model, or models whose counts have different laws, of which there is no mean.
         """
         _check(settings)
+        if len(laws := {(one.family, one.scale, one.dispersion) for one in settings}) != 1:
+            raise ConfigError(
+                f"{len(settings)} models have {len(laws)} laws of counts (must be one); their mean has none. Fit each alone."
+            )
         self.ask_features(settings)
         self.link.stage = "fit"
         if self.members:  # what an earlier fit has left with the groups is of other models

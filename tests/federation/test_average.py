@@ -1,11 +1,13 @@
 """The mean of ranks that folds cannot tell apart: a mean of fits, of totals, and replicates dealt out among them."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from fedmiss.errors import ConfigError
 from fedmiss.federation.fit_tables import totals_by_region
 from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.hub.job import JobSpec, run_job
@@ -43,6 +45,20 @@ def test_the_average_is_the_mean_of_the_fits_made_one_by_one(panel, average):
         totals_by_region(mean, nowhere, 0)[0],
         np.mean([totals_by_region(f, nowhere, 0)[0] for f in alone], axis=0),
     )
+
+
+def test_models_of_one_rank_that_differ_in_structure_all_take_part(panel):
+    settings = [RANKS[1], replace(RANKS[1], slopes=False)]
+    mean = LocalFederation.of_panel(panel).fit_average([*settings, settings[0]])
+    alone = [LocalFederation.of_panel(panel).fit(s) for s in settings]
+    assert [fit.settings for fit in mean.fits] == settings  # one that stands twice counts once
+    np.testing.assert_allclose(mean.expected(), np.mean([f.expected() for f in alone], axis=0))
+
+
+@pytest.mark.parametrize("settings", [[], [RANKS[0], CountSettings(rank=0, dispersion="quasi")]])
+def test_models_with_different_laws_have_no_mean(panel, settings):
+    with pytest.raises(ConfigError, match=r"laws of counts \(must be one\)"):
+        LocalFederation.of_panel(panel).fit_average(settings)
 
 
 def test_the_fits_cross_in_the_same_exchanges(panel):

@@ -163,30 +163,33 @@ def _until(
 def _borne(
     link: Link, panel: Panel, members: list[FittedModel], watch: Callable[[int, float], None] | None
 ) -> list[FittedModel]:
-    """Fit members that ran away again at the last rank that did not; a rank that others have already is left out.
+    """Fit members that ran away again at the last rank that did not; a model that others have already is left out.
 
     The groups' half of such a fit is lost, so all of it is done again: the same rounds up to that rank.
     """
-    kept = {member.state.rank: member for member in members if not member.state.away}
-    out: dict[int, FittedModel] = {}
+    kept = {_model(member): member for member in members if not member.state.away}
+    out: dict[CountSettings, FittedModel] = {}
     for i, member in enumerate(members):
-        rank, away = member.state.rank, member.state.away
-        if rank in out:
+        model, away = _model(member), member.state.away
+        if model in out:
             continue
-        if away and rank in kept:
-            member = kept[rank]
+        if away and model in kept:
+            member = kept[model]
         elif away:
             mine = None if i else watch
-            (member,) = fit_members(
-                link, panel, [replace(member.settings, rank=rank)], batch=member.batch, watch=mine
-            )
+            (member,) = fit_members(link, panel, [model], batch=member.batch, watch=mine)
             # going to its end it may have run away at this rank too, through which the path had hurried
-            rank, away = member.state.rank, member.state.away or away
-            if rank in out:
+            model, away = _model(member), member.state.away or away
+            if model in out:
                 continue
-            member = kept.get(rank, member)
-        out[rank] = replace(member, state=replace(member.state, away=away)) if away else member
+            member = kept.get(model, member)
+        out[model] = replace(member, state=replace(member.state, away=away)) if away else member
     return list(out.values())
+
+
+def _model(member: FittedModel) -> CountSettings:
+    """Settings with the rank that the fit came to."""
+    return replace(member.settings, rank=member.state.rank)
 
 
 def dealt(numbers: Sequence[int], members: int) -> list[list[int]]:

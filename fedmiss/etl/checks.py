@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import polars as pl
 
-from fedmiss.errors import InputError, listed, plain
+from fedmiss.errors import InputError, listed, plain, several
 from fedmiss.etl.projection import Projection
 from fedmiss.etl.sources import Source
 from fedmiss.etl.spreadsheets import serial_date
@@ -190,7 +190,7 @@ def settle_spellings(frame: pl.DataFrame, name: str, how: str) -> tuple[pl.DataF
         first.group_by("key", maintain_order=True).agg(pl.col("site").first().alias("_one")), on="key"
     )
     joined = frame.join(to.select("site", "_one"), on="site", how="left", maintain_order="left")
-    said = f"{doubled.height} spellings of {doubled['key'].n_unique()} sites were joined."
+    said = f"{doubled.height} spellings of {several(doubled['key'].n_unique(), 'site')} were joined."
     return joined.with_columns(pl.col("_one").alias("site")).drop("_one"), [said]
 
 

@@ -281,8 +281,8 @@ def is_count_table(header: Sequence[str], named: Collection[str] = ()) -> bool:
 def find_header(rows: Sequence[Sequence[str]]) -> int:
     """Return which of the first twenty rows holds the names of the columns, counted from 0.
 
-    That is the first that names a site, and a year or a date; or else, since sites have many names, the first of two cells
-    or more, if it names a count, and a year or a date; or else the first that holds anything.
+    That is the first that names a site, and a year or a date; or else, since columns have many names and titles stand in one
+    cell, the first of two cells or more; or else the first that holds anything.
     """
     for at, row in enumerate(rows[:20]):
         names = squeezed(row)
@@ -291,8 +291,4 @@ def find_header(rows: Sequence[Sequence[str]]) -> int:
         ):
             return at
     filled = [sum(value.strip() != "" for value in row) for row in rows[:20]]
-    below_titles = next((at for at, n_filled in enumerate(filled) if n_filled > 1), 0)
-    named = set(squeezed(rows[below_titles])) if rows else set()
-    if named & set(NAMES["count"]) and named & {*NAMES["year"], *DATE_NAMES}:
-        return below_titles
-    return next((at for at, row in enumerate(rows) if any(value.strip() for value in row)), 0)
+    return next((at for least in (2, 1) for at, n_filled in enumerate(filled) if n_filled >= least), 0)

@@ -11,6 +11,7 @@ from scipy.special import ndtri
 from fedmiss.arrays import F64, I64, root_of
 from fedmiss.errors import ConfigError
 from fedmiss.federation.hub.state import MonthState, leading
+from fedmiss.models.lowrank.choice import model_name
 from fedmiss.models.lowrank.families import FAMILIES, SCALES, counted_family
 from fedmiss.models.lowrank.occupancy import ChainPosterior, zero_inflated
 from fedmiss.models.lowrank.own_lines import OwnLines
@@ -125,7 +126,7 @@ class CountFit:
 
     def __repr__(self) -> str:
         how = "converged" if self.fit.converged else "not converged"
-        law = FAMILIES[self.settings.family].title(self.settings.dispersion)
+        law = model_name(self.settings)
         return f"CountFit(rank {self.settings.rank}, {law}, {self.J} sites x {self.L} months, {how})"
 
     def _repr_html_(self) -> str:
@@ -134,7 +135,7 @@ class CountFit:
         return card(
             "Fitted count model",
             {
-                "model": FAMILIES[settings.family].title(settings.dispersion),
+                "model": model_name(settings),
                 "rank": settings.rank,
                 "sites x months": f"{self.J:,} x {self.L:,}",
                 "visits with a count": self.n_counted,

@@ -66,7 +66,8 @@ class Study:
     sites : seen, when panels may hold sites with a detection only (the default of ``fedmiss panel``), or all
     contributors : least number of organisations behind every released sum, 3 or more under masks; of two organisations
         without masks it is 2
-    few_sites : whether sites may be so few that single counts can be worked out (:data:`.rules.SITES_A_MONTH`)
+    few_sites : whether sites or visits may be so few that single counts can be worked out (:data:`.rules.SITES_A_MONTH`,
+        :data:`.rules.VISITS_OF_A_STUDY`)
     exchanges : most exchanges of the job, which needs some 130
     compress : whether months' sums go as differences to the last ones, in half the bytes; results then differ by some 1e-6
     absence : seconds after which a round of [method] goes on without a cohort whose member is away, which keeps its last

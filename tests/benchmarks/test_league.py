@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from fedimpute_scenarios import SCENARIOS, MissingNormal, Normal, gaps
 from league_data import MASKS, Visits, hidden
-from league_methods import METHODS, Task, _of_points, deviance, log_score, predicted
+from league_methods import METHODS, Task, _of_points, deviance, log_score, panel_of, predicted
 
 from fedmiss.core.testing import check_model
 from fedmiss.federation.local import LocalFederation
@@ -102,6 +102,29 @@ def test_hidden_counts_of_the_model_are_covered(visits):
     )
     y = task.test["count"].to_numpy()
     assert ((y >= p.lower) & (y <= p.upper)).mean() > 0.85
+
+
+def test_a_hidden_count_is_predicted_by_who_made_the_visit():
+    """Of eight observers four find five times as much as the others; the mean observer's count is neither's."""
+    rng = np.random.default_rng(0)
+    site, year = (x.ravel() for x in np.meshgrid(np.arange(25), np.arange(2001, 2013), indexing="ij"))
+    who = rng.integers(0, 8, site.size)
+    mean = np.exp(2.0 + rng.normal(0, 0.6, 25)[site] + np.where(who < 4, -0.8, 0.8))
+    table = pd.DataFrame(
+        {
+            "site": site.astype(str),
+            "year": year,
+            "month": 1,
+            "count": rng.poisson(mean),
+            "observer": who.astype(str),
+        }
+    )
+    away = rng.random(site.size) < 0.2
+    task = Task.of(table.assign(owner="a"), away)
+    model = CountSettings(rank=0, dispersion="negbin", observers=True)
+    p = predicted(task, LocalFederation.of_panel(panel_of(task)).fit_average([model]))
+    for some in (who[away] < 4, who[away] >= 4):
+        assert 0.9 < p.expected[some].sum() / mean[away][some].sum() < 1.1
 
 
 # -- the tables of FedImpute's scenarios -----------------------------------------------------------------------------------

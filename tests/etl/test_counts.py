@@ -82,6 +82,7 @@ def test_a_site_by_number_in_two_forms_is_refused_or_joined(read):
         read(text)
     got = read(text, spellings="join")
     assert got.frame["site"].to_list() == ["01", "01", "01", "10", "1.1", "A1"]
+    assert "3 spellings of 1 site were joined." in got.said
 
 
 def test_sums_of_fewer_counts_than_others_of_their_site_are_said(read):

@@ -213,8 +213,8 @@ def test_sheets_and_header_rows_as_asked(run, tmp_path):
 
 
 def test_names_below_a_title_are_found_though_the_site_is_called_by_an_odd_name(run, tmp_path):
-    """The count and the date tell which row names the columns; a blank proposal was all that was said of the site."""
-    head = ["Bucht", "Wer", "Datum", "Art", "Anzahl"]
+    """Of odd names of all columns only the title was looked at; a blank proposal was all that was said of the site."""
+    head = ["Bucht", "Wer", "Wann", "Art", "Zahl"]
     rows = [["Winter", None, None], ["Stand: Anzahl"], [], head, ["A", "o", "10.01.2020", "Tafelente", 3]]
     path = xlsx(tmp_path / "w.xlsx", rows)
     got = run(path, column_map=dict(zip(("site", "observer", "date", "species", "count"), head, strict=True)))

@@ -82,7 +82,7 @@ def test_released_months_are_those_with_enough_behind_them(panel, tmp_path):
 def test_a_month_with_a_thin_fold_leaves_cross_validation(panel, tmp_path, monkeypatch):
     monkeypatch.setattr(agreement, "VISITS_OF_A_FOLD", 0)  # the rule of months alone
     candidates = [NEGBIN, msg_free(NEGBIN)]
-    _, tap, _ = ran(panel, tmp_path, candidates, minimum=3, share=0.6)
+    _, tap, joint = ran(panel, tmp_path, candidates, minimum=3, share=0.6)
     opened, told = next((q, told) for q, told in tap.of(msg.Open) if q.weights == "fold")
     stamps = panel.calendar[1] * 12 + panel.calendar[0] - 1
 
@@ -106,8 +106,12 @@ def test_a_month_with_a_thin_fold_leaves_cross_validation(panel, tmp_path, monke
     by_share = (empty | (visits >= 3) & (places >= 3) & (groups >= 3)).all(axis=0) & ~fine
     assert (released[0] & by_share).any()
     np.testing.assert_array_equal(opened.released[released[0]], fine[released[0]])
+    # of these months some have enough sites in each fold
+    held = whole[0][0][released[0] & fine].sum()
+    said = f"They hold {held:.0f} of {joint.agreement.panel.visits} visits: in other months the least numbers left out"
+    assert said in joint.choice.advice
     weight = sum(a.sums[:, 0].sum() for a in told)  # every visit trains all folds but its own
-    assert weight == (FOLDS - 1) * whole[0][0][released[0] & fine].sum()
+    assert weight == (FOLDS - 1) * held
 
 
 def msg_free(settings):

@@ -165,8 +165,15 @@ def test_every_result_shows_itself_in_a_notebook_short_and_escaped(tmp_path):
         fedmiss.open_panel(folder),
         fedmiss.etl.read_counts(counts),
     ]
-    for dispersion, law in (("negbin", "negative binomial"), ("quasi", "quasi-Poisson"), ("none", "Poisson")):
-        one = fit_counts(panel, CountSettings(rank=0, dispersion=dispersion))
+    laws = (
+        ({"dispersion": "negbin"}, "negative binomial"),
+        ({"dispersion": "quasi"}, "quasi-Poisson"),
+        ({"dispersion": "none"}, "Poisson"),
+        ({"time": "fixed"}, "Poisson with fixed times"),
+        ({"family": "gaussian", "scale": "log1p"}, "Gaussian on log1p"),
+    )
+    for settings, law in laws:
+        one = fit_counts(panel, CountSettings(rank=0, **settings))
         assert f"rank 0, {law}, " in repr(one)
         assert law in one._repr_html_()
     for thing in shown:

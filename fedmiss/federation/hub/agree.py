@@ -30,8 +30,8 @@ class DataSpec:
     ``months`` given axis (12 year + month - 1), None to agree on the union; ``effort`` auto, none or terms;
     ``minimum`` least number of a group's sites behind a month's sums. With ``jointly`` it is the least number of
     visits and of sites of all groups together, of ``contributors`` groups at least, none of which has more than ``share`` of
-    the visits: the rule for masked answers, of which only the sums are seen. ``few_sites``: go on with fewer sites than
-    these sums can hide (:data:`fedmiss.federation.rules.SITES_A_MONTH`).
+    the visits: the rule for masked answers, of which only the sums are seen. ``few_sites``: go on with fewer sites or
+    visits than these sums can hide (``SITES_A_MONTH`` and ``VISITS_OF_A_STUDY`` of :mod:`fedmiss.federation.rules`).
     """
 
     species: str = ""

@@ -176,7 +176,9 @@ def choose(
     near = () if one_se else tuple(scored[at] for at in _near(among, summary, chosen))
     said = f"{_advice(summary, chosen)} Folds held out {HELD_OUT[by]}."
     if (held := round(table.loc[table["candidate"] == there[0], "n"].sum())) < visits / 2:
-        said += f" They hold {held:,} of {visits:,} visits: in other months some fold has fewer sites than the least number."
+        said += (
+            f" They hold {held:,} of {visits:,} visits: in other months the least numbers left out some fold."
+        )
     left = {replace(candidates[i], rank=0) for i in set(range(len(candidates))) - set(there)}
     cut = {(model_name(one), max(s.rank for s in scored if replace(s, rank=0) == one)) for one in left}
     for name, most in sorted(cut):

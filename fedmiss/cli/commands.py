@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from fedmiss.errors import in_words
 from fedmiss.system import as_spelled, at_home, owner_of
@@ -40,12 +40,12 @@ def register(app: typer.Typer, words: Sequence[str] = ()) -> None:
     for name, home in COMMANDS.items():
         if name == said or said not in (*COMMANDS, STUDIES):
             module = importlib.import_module(f"fedmiss.cli.{home}")
-            app.command(name)(_one_message(getattr(module, name)))
+            app.command(name, cls=OneValue)(_one_message(getattr(module, name)))
     if said not in COMMANDS:
         module = importlib.import_module("fedmiss.cli.federation")
         several = typer.Typer(help="Studies between organisations, over a network.", no_args_is_help=True)
         for command in module.COMMANDS:
-            several.command(command.__name__)(_one_message(command))
+            several.command(command.__name__, cls=OneValue)(_one_message(command))
         app.add_typer(several, name=STUDIES)
 
 
@@ -95,6 +95,20 @@ class OneMessage(TyperGroup):
                 raise
             _say(words)
             raise typer.Exit(1 if closed else 2) from None
+
+
+class OneValue(TyperCommand):
+    """A command that refuses a second value of an option that takes one: the first would be dropped without a word."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words behind the command."""
+        *_, given = self.make_parser(ctx).parse_args(args=[*args])
+        for option in given:
+            single = isinstance(option, TyperOption) and not (option.multiple or option.is_flag)
+            if single and given.count(option) > 1:
+                _say(f"{max(option.opts, key=len)} is given {given.count(option)} times; it takes one value.")
+                raise typer.Exit(2)
+        return super().parse_args(ctx, args)
 
 
 def _not_readable(error: typer.BadParameter) -> str:

@@ -253,10 +253,12 @@ class Reading:
                 f"{column!r}."
             )
         refuse_thousands(self.source, column, text, frame["line"])
-        value, bad = decimals(without_codes(text, self.options.missing), _MISSING)
+        text = without_codes(text, self.options.missing)
+        value, bad = decimals(text, _MISSING)
         # as of a plain table: a count has at most 18 digits
         out = value <= 0 if key == "weight" else (value < 0) | (value >= 1e18)
-        bad |= out.fill_null(key == "weight")
+        # +50 is a limit, as 50+ is
+        bad |= out.fill_null(key == "weight") | text.str.starts_with("+")
         self._refuse(frame, bad, key, remedy)
         return value
 

@@ -306,11 +306,12 @@ def decimals(
 
 def without_codes(text: pl.Series, codes: Iterable[str]) -> pl.Series:
     """Blank what is one of ``codes`` in any case, or the same number: 999.0 where 999 is, -1,00 where -1 is."""
-    words = [word.strip().upper() for word in codes]
-    numbers = decimals(pl.Series(words, dtype=pl.String))[0].drop_nulls()
+    words = pl.Series([word.strip().upper() for word in codes], dtype=pl.String)
     written = text.str.strip_chars()
-    is_code = written.str.to_uppercase().is_in(words) | decimals(written)[0].is_in(numbers).fill_null(False)
-    return text.set(is_code, "")
+    # +50 is a limit, not the number 50
+    numbers, number = (decimals(each)[0].set(each.str.starts_with("+"), None) for each in (words, written))
+    is_code = written.str.to_uppercase().is_in(words.to_list()) | number.is_in(numbers.drop_nulls().to_list())
+    return text.set(is_code.fill_null(False), "")
 
 
 def gap_as_blank(column: str) -> pl.Expr:

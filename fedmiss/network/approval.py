@@ -260,13 +260,13 @@ def approve(kit: Kit, *, ask: Callable[[str], bool] | None, given: str = "") -> 
     given : the job's hash, or its first twelve digits or more, from the custodian
     """
     job = kit.job.hex()
-    if kit.approval() is not None:
-        return
     if given and not (len(given) >= 12 and job.startswith(given.lower())):
         raise ConfigError(
             f"the approval is of job {given}, this kit is of job {job}: another study, roster or version of fedmiss (here "
             f"{__version__}). Read the page that --dry-run shows, and approve that."
         )
+    if kit.approval() is not None:
+        return
     text = page(kit)
     if not given:
         if ask is None:

@@ -217,6 +217,9 @@ def test_a_name_that_is_not_utf8_is_one_sentence(here):
         ("report --coarse-map=inf", "--coarse-map is inf"),
         ("report --min-counts=0", "--min-counts is 0"),
         ("panel r --groups=0", "--groups is 0"),
+        # the first sheet would be left out without a word
+        ("ingest f --sheet 2008 --sheet 2009", "--sheet is given 2 times; it takes one value"),
+        ("federation join k p --own-sites 3 --own-sites=4", "--own-sites is given 2 times"),
     ],
 )  # fmt: skip
 def test_a_value_of_a_wrong_kind_is_named_with_its_option_and_its_limit(words, said):

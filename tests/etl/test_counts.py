@@ -181,6 +181,14 @@ def test_a_code_for_a_missing_count_is_found_in_every_form(read, code, written):
     assert got.frame["count"].to_list() == [4, None]
 
 
+@pytest.mark.parametrize("limit", ["+4", "4+", ">4"])
+def test_a_limit_is_no_count_and_named_as_missing_leaves_the_same_number_a_count(read, limit):
+    text = f"site,year,count\na,2001,4\na,2002,{limit}\n"
+    with pytest.raises(InputError, match="it is a limit: write 4 if"):
+        read(text)
+    assert read(text, missing=(limit,)).frame["count"].to_list() == [4, None]
+
+
 def test_ingest_keeps_every_count_and_no_missing_one(plain):
     out = plain(ROWS, "Alauda arvensis.csv")
     lists = out.checklists

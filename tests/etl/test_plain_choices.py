@@ -39,6 +39,13 @@ def test_a_code_for_a_missing_count_is_found_in_every_form(rows, code, written):
     assert rows(ROWS + f"o1,C,2024-05-09,Wren,{written}\n", missing=(code,)).records.height == 2
 
 
+@pytest.mark.parametrize(("code", "count"), [("+7", "7"), ("7+", "7")])
+def test_a_limit_named_as_missing_leaves_the_same_number_a_count(rows, code, count):
+    """--missing +50 took every 50 out."""
+    text = ROWS + f"o1,C,2024-05-09,Wren,{count}\no1,D,2024-05-09,Wren,{code}\n"
+    assert rows(text, missing=(code,)).records.height == 3
+
+
 @pytest.mark.parametrize(
     ("count", "why"),
     [('"1,000"', "may be thousands"), ("2.000", "write 2000 or 2"), ("\u0661\u0662", "is no count")],

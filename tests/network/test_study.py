@@ -158,6 +158,8 @@ def test_nothing_is_answered_before_the_custodian_approved_this_very_job(tmp_pat
     approve(kit, ask=lambda text: bool(shown.append(text) or True))
     assert kit.job.hex() in shown[0]
     assert all(c in shown[0] for c in CLUBS)
+    with pytest.raises(ConfigError, match="the approval is of job 0123456789ab"):
+        approve(kit, ask=None, given="0123456789ab")  # what was read out by telephone is of another job
     with pytest.raises(EngineError, match="no frame from central, south"):
         take_part(kit, panels["north"], NOBODY)
 

@@ -175,6 +175,7 @@ def _seen_of_method(s: Study) -> list[str]:
         "  In clear: what it shows without adding up, what it computes from the sums, a digest of its code, the version",
         "  of fedmiss.",
         "  fedmiss checks no least number of rows or contributors here: only the function knows what its sums are of.",
+        "  Sums of many rounds can tell each value in the data of all others together, however many rows these have.",
     ]
 
 

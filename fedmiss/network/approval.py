@@ -51,7 +51,7 @@ def page(kit: Kit, *, own_sites: int | None = None) -> str:
             *(_seen_of_method(s) if s.method else _seen_of_model(s, least)),
             "  Studies that you joined with another kit are not known here: with the same records the difference of the two",
             "  results is the sum of whoever is in one of them only.",
-            *_differences(kit),
+            *_differences(kit, least),
         ]
     )
 
@@ -175,6 +175,7 @@ def _seen_of_method(s: Study) -> list[str]:
         "  In clear: what it shows without adding up, what it computes from the sums, a digest of its code, the version",
         "  of fedmiss.",
         "  fedmiss checks no least number of rows or contributors here: only the function knows what its sums are of.",
+        "  Sums of many rounds can tell each value in the data of all others together, however many rows these have.",
     ]
 
 
@@ -234,9 +235,10 @@ def _seen_of_model(s: Study, own_sites: int) -> list[str]:
     ]
 
 
-def _differences(kit: Kit) -> list[str]:
+def _differences(kit: Kit, own_sites: int) -> list[str]:
     """Return what this job reveals together with earlier ones."""
     lines = []
+    unit = "species" if kit.study.community else "month"
     for old in kit.history():
         if old["job"] == kit.job.hex():
             continue
@@ -248,6 +250,14 @@ def _differences(kit: Kit) -> list[str]:
             f"{' and '.join(what) or 'of the same roster, with other settings or other data'}: the difference of the two "
             "results is the sum of whoever, or whatever years, came or went."
         )
+        then = old.get("own_sites")  # of a job that was begun
+        if then is not None and max(then, 1) != max(own_sites, 1):
+            few, many = sorted((max(then, 1), max(own_sites, 1)))
+            lines.append(
+                f"WARNING: that job had --own-sites {then}, this one has {own_sites}. The difference of the two results can "
+                f"be exactly what you would leave out: each {unit} with {few} to {many - 1} of your sites. Say --own-sites "
+                f"{then}."
+            )
     return lines
 
 
@@ -277,7 +287,7 @@ def approve(kit: Kit, *, ask: Callable[[str], bool] | None, given: str = "") -> 
         if not ask(text):
             raise ConfigError(f"job {job[:12]} was not approved; nothing was sent.")
     else:  # the page was read elsewhere, or by somebody else
-        for warning in _differences(kit):
+        for warning in _differences(kit, kit.own_sites):
             note(warning)
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     write_json(

@@ -207,6 +207,10 @@ def _begun(kit: Kit) -> Journal:
     journal = Journal(kit.journal)
     remove_state(kit.private / HELD)  # of a process that ended while it held one: the journal is ours now
     if kit.job.hex() not in jobs:
+        # from now on it holds for the job: the page of a later one compares
+        begun = {"own_sites": kit.own_sites}
+        lines = [line | begun if line["job"] == kit.job.hex() else line for line in kit.history()]
+        write_json(kit.private / "history.json", lines)
         write_json(kit.private / BEGUN, [*jobs, kit.job.hex()])
     return journal
 

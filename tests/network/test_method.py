@@ -118,6 +118,7 @@ def test_a_custodian_reads_that_a_function_sees_the_data(tmp_path):
     assert "bootstrap" not in text
     assert "its settings components = 2" in text
     assert "fedmiss checks no least number" in text
+    assert "Sums of many rounds can tell each value" in text  # tests/attacks/test_mixtures.py
     assert "What the function adds up is masked" in text
     for promise in ("are left out", "Sums over your sites", "--own-sites", "share of the visits", "period"):
         assert promise not in text, "of a function that fedmiss does not know it cannot be said"

@@ -433,3 +433,28 @@ def test_a_file_that_holds_something_else_is_named(kit, file, content):
 
     with pytest.raises((InputError, ConfigError), match=re.escape(Path(file).name)):
         (read_roster(kit.folder, open_kit(kit.folder).study), status(kit.private))
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "said"),
+    [
+        (0, 5, "each month with 1 to 4 of your sites. Say --own-sites 0."),
+        (5, 3, "each month with 3 to 4 of your sites. Say --own-sites 5."),
+        (0, 1, ""),
+        (5, 5, ""),
+    ],
+)
+def test_the_page_of_a_revision_warns_of_another_own_rule(then, now, said, folder, panels, capsys):
+    """Its months follow exactly (``tests/attacks/test_own_rule.py``)."""
+    at = folder / "kits" / "north"
+    open_kit(at).keep_own_sites(then)  # after the approval, before anything is told
+    with pytest.raises(EngineError, match="no frame from"):
+        take_part(open_kit(at), panels["north"], NOBODY)
+    new_revision(folder)
+    kit = open_kit(at)
+    text = page(kit, own_sites=now)
+    assert said in text
+    assert ("leave out: each month" in text) == bool(said)
+    kit.keep_own_sites(now)
+    approve(kit, ask=None, given=kit.job.hex())
+    assert said in " ".join(capsys.readouterr().err.split())

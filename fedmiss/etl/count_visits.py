@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import polars as pl
 
-from fedmiss.errors import InputError
+from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.checks import no_count, refuse_parts
-from fedmiss.etl.columns import PLACES, UNITS, familiar, names_beside
+from fedmiss.etl.columns import PLACES, UNITS, check_named, familiar, names_beside
 from fedmiss.etl.count_table import CountOptions
 from fedmiss.etl.counts import read_counts
 from fedmiss.etl.projection import Meta
@@ -25,6 +25,10 @@ _PLACE = {
     "duration": ("effort", "duration", "minutes", "durationminutes", "effortminutes"),
     "distance": ("distance", "distancekm", "km"),
 }
+OF_PLACE = (
+    "region",
+    *(key for key in _PLACE if key != "county_code"),
+)  # what a map may name beside the count
 
 
 def project_counts(
@@ -34,14 +38,17 @@ def project_counts(
     options: CountOptions,
     one_species: str,
     first_year: int | None,
+    places: Mapping[str, str],
     advance: Callable[[float], None] = lambda done: None,
 ) -> Meta:
     """Write the projection of a table of counts; return its meta data.
 
     ``one_species`` is the name that was asked for; where neither it nor the table names the species, the file does. The
     observer of a visit is its site where no column names one, so that replicates of a bootstrap draw sites. A row with a
-    missing count is no visit. ``first_year`` turns time points 1, 2, ... into years.
+    missing count is no visit. ``first_year`` turns time points 1, 2, ... into years. ``places`` : name of ``OF_PLACE`` ->
+    column, for columns that are not found by their names.
     """
+    check_named("--map", places, OF_PLACE, source.name, source.header)
     table = read_counts(source, options)
     said = list(table.said)
     asked = " ".join(one_species.split())
@@ -57,7 +64,13 @@ def project_counts(
     if "weight" in frame.columns:
         said.append("the weights are not used by this model; `fedmiss trim` uses them.")
     names = (*_PLACE["site_name"], *names_beside(table.columns["site"]))
-    found = familiar(table.covariates, _PLACE | {"site_name": names})
+    named = {"county_code" if key == "region" else key: column for key, column in places.items()}
+    if named.get("observer") == table.columns["site"]:
+        del named["observer"]  # as it is without
+    if taken := [column for column in named.values() if column not in table.covariates]:
+        raise ConfigError(f"--map: {source.name} has the column {taken[0]!r} for something else already.")
+    free = [column for column in table.covariates if column not in named.values()]
+    found = familiar(free, _PLACE | {"site_name": names}, named)
     if others := [covariate for covariate in table.covariates if covariate not in found.values()]:
         said.append(
             f"columns that are not used: {', '.join(map(repr, others))}. `fedmiss trim --covariate` uses them, and what "

@@ -17,7 +17,7 @@ from fedmiss.etl.codes import COUNT_BLANK
 from fedmiss.etl.column_map import by_species, check_map
 from fedmiss.etl.columns import date_parts, is_count_table, kept_columns, wide_years
 from fedmiss.etl.count_table import CountOptions
-from fedmiss.etl.count_visits import project_counts
+from fedmiss.etl.count_visits import OF_PLACE, project_counts
 from fedmiss.etl.counts import species_of_counts
 from fedmiss.etl.flow import (
     all_simulated,
@@ -359,6 +359,7 @@ def _builder(
             "options": options,
             "one_species": one or "",
             "first_year": settings.first_year,
+            "places": {key: column for key, column in (settings.column_map or {}).items() if key in OF_PLACE},
         }
     chosen = check_map(source, settings.column_map, one_species=one, wide=settings.wide)
     return project_plain, {
@@ -373,7 +374,9 @@ def _builder(
 
 
 def _count_options(settings: IngestSettings) -> CountOptions:
-    named = {key: value for key, value in (settings.column_map or {}).items() if key != "auto"}
+    named = {
+        key: column for key, column in (settings.column_map or {}).items() if key not in ("auto", *OF_PLACE)
+    }
     one = settings.species[0] if len(settings.species) == 1 else ""
     return CountOptions(
         named, settings.missing, settings.repeats, settings.wide, settings.spellings, species=one

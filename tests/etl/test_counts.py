@@ -163,6 +163,35 @@ def test_columns_without_a_known_name_are_found_by_what_stands_in_them_or_asked_
         read(text, columns={"count": "nett"})
 
 
+COMUNIDADES = "Sitio;Ano;Numero;Comunidad;Quien;Horas;Nord\nA;2001;3;Aragon;Ana;30;41.5\nB;2001;4;Murcia;;20;38\n"
+OF_COUNTS = {"site": "Sitio", "year": "Ano", "count": "Numero"}
+
+
+def test_a_map_names_region_observer_effort_and_place_of_a_table_of_years(plain):
+    """Only columns that are called so were found: of others the map said that region is unknown."""
+    named = {"region": "Comunidad", "observer": "Quien", "duration": "Horas", "latitude": "Nord"}
+    lists = plain(COMUNIDADES, column_map=OF_COUNTS | named).checklists.sort("site_id")
+    assert lists["region"].to_list() == ["Aragon", "Murcia"]
+    assert lists["observer_id"].to_list() == ["Ana", "B"]
+    assert lists["duration_minutes"].to_list() == [30, 20]
+    assert lists["latitude"].to_list() == [41.5, 38]
+    same = plain(COMUNIDADES, column_map=OF_COUNTS | {"observer": "Sitio"}).checklists
+    assert same["observer_id"].to_list() == same["site_id"].to_list()
+
+
+@pytest.mark.parametrize(
+    ("named", "words"),
+    [
+        ({"region": "Comarca"}, "has no column 'Comarca'"),
+        ({"region": "Sitio"}, "has the column 'Sitio' for something else already"),
+        ({"country": "Comunidad"}, "'country' is unknown"),
+    ],
+)
+def test_a_map_of_a_table_of_years_that_cannot_be_is_refused(plain, named, words):
+    with pytest.raises(ConfigError, match=words):
+        plain(COMUNIDADES, column_map=OF_COUNTS | named)
+
+
 @pytest.mark.parametrize(("site", "named"), [("Gebiet", {}), ("Dorf", {"column_map": {"site": "Dorf"}})])
 def test_ingest_takes_a_table_of_years_whose_site_has_a_name_that_is_known_or_given(plain, site, named):
     assert plain(f"{site};Jahr;Anzahl\nA;2001;3\nA;2002;4\n", "t.csv", **named).records["count"].sum() == 7

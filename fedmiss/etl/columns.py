@@ -156,7 +156,7 @@ def names_beside(ids: str) -> set[str]:
 
 
 def check_named(
-    option: str, named: dict[str, str], known: Iterable[str], where: str, header: Sequence[str]
+    option: str, named: Mapping[str, str], known: Iterable[str], where: str, header: Sequence[str]
 ) -> None:
     """Refuse an option that names columns (name -> column) when a name is unknown or a column is absent."""
     for key, column in named.items():

@@ -163,7 +163,9 @@ def test_columns_without_a_known_name_are_found_by_what_stands_in_them_or_asked_
         read(text, columns={"count": "nett"})
 
 
-COMUNIDADES = "Sitio;Ano;Numero;Comunidad;Quien;Horas;Nord\nA;2001;3;Aragon;Ana;30;41.5\nB;2001;4;Murcia;;20;38\n"
+COMUNIDADES = (
+    "Sitio;Ano;Numero;Comunidad;Quien;Horas;Nord\nA;2001;3;Aragon;Ana;30;41.5\nB;2001;4;Murcia;;20;38\n"
+)
 OF_COUNTS = {"site": "Sitio", "year": "Ano", "count": "Numero"}
 
 

@@ -57,7 +57,7 @@ _CLOCK = r"\d{1,2}([:.h]?\d\d([:.]?\d\d([.,]\d+)?)?|\s*[AaPp][Mm])"
 _TIME = rf"[\sT,;_]*{_CLOCK}\s*([A-Za-z][A-Za-z/_]*)?\s*([+-]\d\d(:?\d\d)?)?"
 _TO = r"\s*(-|\u2013|/|to)\s*"
 _TIMES = rf"^(\D*|{_TIME}({_TO}{_TIME})?({_TO})?\s*)$"
-_EITHER = r"^\d{1,2}[/-]\d{1,2}[/-]\d{4}"
+_EITHER = r"^(\d{1,2})[/-](\d{1,2})[/-]\d{4}"
 DATES = {"": (), "day-first": ("%d/%m/%Y", "%d-%m-%Y"), "month-first": ("%m/%d/%Y", "%m-%d-%Y")}
 _TRUE = ("1", "true", "t", "yes", "y", "wahr", "ja", "vrai", "oui")
 _FALSE = ("0", "false", "f", "no", "n", "falsch", "nein", "faux", "non", "")
@@ -225,6 +225,22 @@ def _refuse(chunk: pl.DataFrame, bad: pl.Series, key: str, rows: Rows, why: str,
         raise rows.source.fault(row[LINE], column or row["species"], f"{row[key]!r} {why}")
 
 
+def _refuse_either(chunk: pl.DataFrame, either: pl.Series, rows: Rows, column: str) -> None:
+    """Refuse dates that are written as 05/06/2024, and name the order that others of the column show."""
+    number = [chunk["date"].str.extract(_EITHER, at).cast(pl.Int64, strict=False) for at in (1, 2)]
+    shown = {
+        order: either & (each > 12) for order, each in zip(("day-first", "month-first"), number, strict=True)
+    }
+    hints = [
+        f"{chunk['date'].filter(rows_)[0]!r} is {order}" for order, rows_ in shown.items() if rows_.any()
+    ]
+    two = either & ~shown["day-first"] & ~shown["month-first"]
+    hint = f" ({' and '.join(hints)})" if hints else ""
+    what = "may be two days" if two.any() else "has an order of day and month that other dates may not show"
+    why = f"{what}. Write dates as 2024-05-31, or pass --dates day-first or month-first{hint}."
+    _refuse(chunk, two if two.any() else either, "date", rows, why, column)
+
+
 def _usable(
     chunk: pl.DataFrame, rows: Rows, columns: Mapping[str, int], dates: str, assume_complete: bool
 ) -> pl.DataFrame:
@@ -261,10 +277,7 @@ def _usable(
     behind = chunk.select(pl.col("date").str.split(first).list.join("")).to_series()
     day = day.set(~behind.str.contains(_TIMES), None)
     if not dates:
-        _refuse(
-            chunk, day.is_null() & chunk["date"].str.contains(_EITHER), "date", rows,
-            "may be two days. Write it as 2024-05-31, or pass --dates day-first or month-first.", title["date"],
-        )  # fmt: skip
+        _refuse_either(chunk, day.is_null() & chunk["date"].str.contains(_EITHER), rows, title["date"])
     chunk = chunk.with_columns(day.alias("read_date"))
     return rows.leave_out(chunk, day.is_null(), "date (write it as 2024-05-31)", "date")
 

@@ -284,6 +284,26 @@ def test_a_date_that_may_be_two_days(rows, date):
         rows(text, dates="european")
 
 
+@pytest.mark.parametrize(
+    ("dates", "said"),
+    [
+        (
+            ["15/1/2008", "3/2/2008"],
+            "line 3, column 'date': '3/2/2008' may be two days.*('15/1/2008' is day-first)",
+        ),
+        (
+            ["1-15-2008"],
+            "line 2, column 'date': '1-15-2008' has an order.*month-first ('1-15-2008' is month-first)",
+        ),
+        (["15/1/2008", "1/15/2008"], "('15/1/2008' is day-first and '1/15/2008' is month-first)"),
+    ],
+)
+def test_a_date_that_can_only_be_one_day_shows_the_order_to_pass(rows, dates, said):
+    """The first of them was called two days."""
+    with pytest.raises(InputError, match=said.replace("(", r"\(").replace(")", r"\)")):
+        rows("".join(f"o1,S{i},{date},Wren,4\n" for i, date in enumerate(dates)))
+
+
 @pytest.mark.parametrize("dates", ["", "day-first", "month-first"])
 def test_a_year_of_two_digits_is_not_one_of_antiquity(rows, dates):
     texts = ["5/1/19", "05.01.19", "19-05-01", "12/31/18", "3019-05-01"]

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from fedmiss.errors import several
-from fedmiss.etl.checks import AT_ZERO
+from fedmiss.etl.checks import AT_ZERO, observers_alike, settle_spellings
 from fedmiss.etl.codes import NO_DATE, NO_SIGHTING
 from fedmiss.etl.columns import said_of_unused
 from fedmiss.etl.filtering import steps_of, unmatched
@@ -131,6 +131,14 @@ def test_what_is_said_of_files_that_do_not_cover_each_other_is_translated(langua
     for known in ({"site": 0}, {"site": 0, "distance": 1}):
         said += said_of_unused(["plot", "km", "sky", "ground"], known)
     assert not lacking(language, *map(html.escape, said), names=["south"])
+
+
+@pytest.mark.parametrize("sites", [["A", "a"], ["A", "a", "B", "b ", "B"]])
+def test_what_is_said_of_spellings_is_translated(language, sites):
+    frame = pl.DataFrame({"site": sites, "observer": sites, "line": range(2, 2 + len(sites))})
+    said = [*observers_alike(frame), *settle_spellings(frame, "t.csv", "join")[1]]
+    assert len(said) == 2
+    assert not lacking(language, *map(html.escape, said))
 
 
 def test_what_an_own_report_of_a_study_says_is_translated(language):

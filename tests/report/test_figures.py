@@ -121,7 +121,7 @@ def test_the_caption_names_all_years_that_are_left_out(full):
     """Of 15 it named six."""
     for out, words in (
         (range(1, 7), "6 years ({1} to {6})"),
-        ((0, 1, 2, 3, 4, 5, 7), "{0}, {1}, {2}, {3}, {4}, {5}, {7}"),
+        ((0, 1, 2, 3, 4, 5, 7), "{0}, {1}, {2}, {3}, {4}, {5} and {7}"),
     ):
         yearly = full.yearly.assign(used=~np.isin(np.arange(len(full.yearly)), out))
         a = replace(full, yearly=yearly)

@@ -278,6 +278,11 @@ def is_count_table(header: Sequence[str], named: Collection[str] = ()) -> bool:
     return has["site"] and (has["year"] or bool(wide_years(header)))
 
 
+def tells_when(header: Sequence[str]) -> bool:
+    """Say whether a column of a table is called as years or dates are, or columns are years."""
+    return bool({*NAMES["year"], *DATE_NAMES} & set(squeezed(header)) or wide_years(header, 1))
+
+
 def find_header(rows: Sequence[Sequence[str]]) -> int:
     """Return which of the first twenty rows holds the names of the columns, counted from 0.
 

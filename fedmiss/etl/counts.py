@@ -140,6 +140,11 @@ def _species_named(
 
 def _one(path: str | Path, options: CountOptions) -> Source:
     found = expand(path, options.sheet, options.header_row)
+    if found[0].one_of > 1:
+        raise ConfigError(
+            f"--sheet {options.sheet}: one table is read here, of one sheet. `fedmiss ingest --sheet {options.sheet}` "
+            f"joins the sheets of {path}."
+        )
     if len(found) != 1 or found[0].role != "plain":
         raise InputError(
             f"{path} is no table of counts ({', '.join(sorted({source.role for source in found}))})."

@@ -276,7 +276,7 @@ class Cache:
         stat = source.path.stat()
         digest = hashlib.sha256(
             f"{VERSION}|{source.path.resolve()}|{source.member}|{stat.st_size}|{stat.st_mtime_ns}|{source.role}|"
-            f"{source.sheet}|{source.header_row}|{source.encoding}|{how}".encode()
+            f"{source.sheet}|{source.short_name}|{source.year}|{source.header_row}|{source.encoding}|{how}".encode()
         )
         with open(source.path, "rb") as stream:
             digest.update(stream.read(1 << 20))

@@ -117,7 +117,7 @@ class Rows(Faults):
         """Return the rows below the header of a sheet that hold anything; ``LINE`` is the number that the sheet shows."""
         self.source.refuse_changed()
         held = [
-            (line, row)
+            (line, (*row, self.source.year))
             for line, row in enumerate(sheet_rows(self.source.path, self.source.sheet), 1)
             if line > self.source.header_row and any(row)
         ]

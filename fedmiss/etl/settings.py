@@ -105,7 +105,11 @@ class IngestSettings(Settings):
     missing: Words = plain(
         (), "Plain tables: one more code for a missing count, as 999.", kinds=(PLAIN, COUNTS)
     )
-    sheet: str = plain("", "Sheet of a workbook (.xlsx, .ods) that has several.", kinds=(PLAIN, COUNTS, GBIF))
+    sheet: str = plain(
+        "",
+        "Sheet of a workbook (.xlsx, .ods) that has several, or all: each a part of one table, with its year in its name.",
+        kinds=(PLAIN, COUNTS, GBIF),
+    )
     header_row: int | None = plain(
         None,
         "Row or line in which the column names stand.",

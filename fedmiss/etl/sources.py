@@ -22,8 +22,8 @@ from pyarrow.types import is_nested
 
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.codes import NO_DATE, NO_SIGHTING
-from fedmiss.etl.columns import did_you_mean, find_header, normal
-from fedmiss.etl.spreadsheets import address, choose_sheet, is_workbook, refuse_hidden, sheet_rows
+from fedmiss.etl.columns import did_you_mean, find_header, normal, tells_when
+from fedmiss.etl.spreadsheets import address, choose_sheets, is_workbook, refuse_hidden, sheet_rows
 from fedmiss.files import hash_file
 from fedmiss.tables import unreadable
 
@@ -51,6 +51,7 @@ ROLES = {
 # RuntimeError: a zip with a password, or packed in a way the unpacker does not know (its NotImplementedError)
 _DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile, tarfile.TarError, RuntimeError)
 CITATION = "recommended_citation.txt"  # comes with every download from eBird
+_YEAR = re.compile(r"(?<!\d)(?:18|19|20)\d\d(?!\d)")
 _RELEASE = re.compile(r"rel[A-Z][a-z]{2}-\d{4}")
 _RECORD_ID = re.compile(r"URN:.*EBIRD:OBS")  # of a record, where a column's name should be
 _EBIRD_ID = re.compile(r"^(S|obsr)\d+$")  # of a checklist, of an observer
@@ -75,6 +76,8 @@ class Source:
     stamp: tuple[int, int]  # size and time of the file before anything of it was read; see refuse_changed
     citation: str = ""  # what the provider asks to be cited, where it came with the file
     sheet: str = ""  # of a workbook
+    one_of: int = 1  # sheets of the workbook that are read
+    year: str = ""  # in the name of the sheet, where no column says when: the last column of the header
     header_row: int = 1  # in which row or line the names of the columns stand
     encoding: str = "utf-8-sig"
     said: tuple[str, ...] = ()  # what was found where the file left a choice
@@ -101,7 +104,9 @@ class Source:
 
     @property
     def short_name(self) -> str:
-        """The file's own name, for messages and manifests."""
+        """The file's own name, for messages and manifests; of several sheets with the sheet's."""
+        if self.one_of > 1:
+            return f"{self.path.name}:{self.sheet}"
         return self.path.name if self.member is None else f"{self.path.name}:{self.member}"
 
     def place(self, line: int, column: str = "") -> str:
@@ -203,7 +208,7 @@ def expand(path: str | Path, sheet: str = "", header_row: int | None = None) -> 
 
     Parameters
     ----------
-    sheet : of a workbook; needed where several hold something
+    sheet : of a workbook, or all; needed where several hold something
     header_row : where the column names stand, counted from 1; by default the first row that looks like names
 
     Raises
@@ -226,7 +231,8 @@ def expand(path: str | Path, sheet: str = "", header_row: int | None = None) -> 
     with open(path, "rb") as stream:
         magic = stream.read(8)
     if magic[:2] == b"PK" and is_workbook(path):
-        return [_sheet(path, stamp, sheet, header_row)]
+        names = choose_sheets(path, sheet)
+        return [_sheet(path, stamp, name, header_row, len(names)) for name in names]
     if magic == _OLD_EXCEL:
         raise InputError(f"{path} is a workbook of an old Excel (.xls); save it as .xlsx.", path=str(path))
     if sheet:
@@ -379,9 +385,8 @@ def _found_names(source: Source) -> str:
     )
 
 
-def _sheet(path: Path, stamp: tuple[int, int], sheet: str, header_row: int | None) -> Source:
-    """Return the table on a sheet of a workbook."""
-    name = choose_sheet(path, sheet)
+def _sheet(path: Path, stamp: tuple[int, int], name: str, header_row: int | None, n_sheets: int) -> Source:
+    """Return the table on a sheet of a workbook; the year may stand in the name of the sheet only."""
     rows = sheet_rows(path, name)
     if header_row and header_row > len(rows):
         raise ConfigError(f"--header-row {header_row}: the sheet {name} of {path} has {len(rows)} rows.")
@@ -398,8 +403,19 @@ def _sheet(path: Path, stamp: tuple[int, int], sheet: str, header_row: int | Non
         raise InputError(
             f"{path} is {ROLES[role]} as a workbook; give the text file as it was downloaded.", path=str(path)
         )
-    source = Source(path, None, role, "", columns, 0, stamp, sheet=name, header_row=row)
-    return replace(source, said=(_found_names(source),)) if row > 1 and header_row is None else source
+    said: list[str] = []
+    years = _YEAR.findall(name)
+    year = years[0] if len(years) == 1 and not tells_when(columns) else ""
+    if year:
+        columns = (*columns, "year")
+    source = Source(
+        path, None, role, "", columns, 0, stamp, sheet=name, one_of=n_sheets, year=year, header_row=row
+    )
+    if row > 1 and header_row is None:
+        said.append(_found_names(source))
+    if year:
+        said.append(f"{source.short_name}: no column says when; the year is that of the sheet, {name!r}.")
+    return replace(source, said=tuple(said))
 
 
 def _decoded(source: Source) -> Source:

@@ -58,8 +58,11 @@ def serial_date(text: str) -> str:
     return (dt.date(1899, 12, 30) + dt.timedelta(days=int(float(text)))).isoformat()
 
 
-def choose_sheet(path: Path, wanted: str) -> str:
-    """Return the name of the sheet to read: the one asked for, or the only visible one that holds something.
+EVERY = "all"  # sheets: each a part of one table
+
+
+def choose_sheets(path: Path, wanted: str) -> list[str]:
+    """Return the names of the sheets to read: the one asked for, all visible ones that hold something, or the only one.
 
     Raises
     ------
@@ -68,10 +71,10 @@ def choose_sheet(path: Path, wanted: str) -> str:
     """
     book = _open(path)
     names = [str(sheet.name) for sheet in book.sheets_metadata if str(sheet.typ).endswith("WorkSheet")]
-    if wanted:
-        if wanted not in names:
-            raise ConfigError(f"--sheet {wanted!r}: {path} has no such sheet; it has {listed(names, 8)}.")
-        return wanted
+    if wanted in names:
+        return [wanted]
+    if wanted not in ("", EVERY):
+        raise ConfigError(f"--sheet {wanted!r}: {path} has no such sheet; it has {listed(names, 8)}.")
     shown = [
         str(sheet.name)
         for sheet in book.sheets_metadata
@@ -82,13 +85,13 @@ def choose_sheet(path: Path, wanted: str) -> str:
         raise InputError(
             f"{path}: no visible sheet holds anything (its sheets: {listed(names, 8)}).", path=str(path)
         )
-    if len(full) > 1:
+    if len(full) > 1 and not wanted:
         raise ConfigError(
             f"{path} has {len(full)} sheets ({listed(full, 8)}); pick the one with the counts: --sheet "
-            f"{quoted(full[0])}.",
+            f"{quoted(full[0])}, or pass --sheet {EVERY} if each is a part of one table, as a year.",
             sheets=full,
         )
-    return full[0]
+    return full
 
 
 def sheet_rows(path: Path, sheet: str) -> list[tuple[str, ...]]:

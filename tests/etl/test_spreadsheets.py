@@ -2,6 +2,7 @@
 
 import datetime as dt
 import zipfile
+from dataclasses import replace
 
 import openpyxl
 import polars as pl
@@ -309,3 +310,78 @@ def test_degrees_in_german_are_the_place(tmp_path):
     table = read_site_table(path)
     assert table.covariates == ("Höhe",)
     assert table.frame.select("latitude", "longitude").row(0) == (49.5, 8.5)
+
+
+def years_of_sheets(path, *, doubled=False, named="Conteo {}"):
+    """A workbook with a sheet for each year, a hidden one of notes, and a blank one."""
+
+    def more(book, first):
+        for year, counts in ((2009, [4, None, 2]), (2010, [6, 5, 0])):
+            page = book.create_sheet("Copia" if doubled and year == 2010 else named.format(year))
+            page.append(["Zona", "Conteo"] if year == 2010 else [f"Censo de {year}"])
+            if year == 2009:
+                page.append(["Zona", "Conteo"])
+            for site, count in zip("ABC", counts, strict=True):
+                page.append([site, count])
+        book.create_sheet("vacía")
+        notes = book.create_sheet("Notas")
+        notes.append(["quién", "cuándo"])
+        notes.sheet_state = "hidden"
+
+    return xlsx(path, [["Zona", "Conteo"], ["A", 3], ["B", 1]], named.format(2008), more)
+
+
+ZONES = {"site": "Zona", "count": "Conteo", "year": "year"}
+
+
+def test_sheets_that_are_years_are_one_table(run, tmp_path):
+    path = years_of_sheets(tmp_path / "patos.xlsx")
+    with pytest.raises(ConfigError, match="or pass --sheet all if each is a part of one table, as a year"):
+        run(path, species=("Anas acuta",), column_map=ZONES)
+    out = run(path, species=("Anas acuta",), column_map=ZONES, sheet="all")
+    rows = out.records.join(out.checklists.select("checklist_id", "site_id", "date"), on="checklist_id")
+    rows = rows.select("site_id", pl.col("date").dt.year(), "count").sort("date", "site_id").rows()
+    assert rows == [
+        ("A", 2008, 3),
+        ("B", 2008, 1),
+        ("A", 2009, 4),
+        ("C", 2009, 2),
+        ("A", 2010, 6),
+        ("B", 2010, 5),
+        ("C", 2010, 0),
+    ]
+    assert (
+        "patos.xlsx:Conteo 2009: no column says when; the year is that of the sheet, 'Conteo 2009'."
+        in out.warnings
+    )
+    assert sorted(out.manifest["inputs"]) == [f"patos.xlsx:Conteo {year}" for year in (2008, 2009, 2010)]
+    assert out.flow("records: missing counts") == -1
+    out.check_flow_adds_up()
+    (alone,) = (
+        run(path, species=("Anas acuta",), column_map=ZONES, sheet="Conteo 2010")
+        .checklists["date"]
+        .dt.year()
+        .unique()
+    )
+    assert alone == 2010
+
+
+def test_sheets_that_are_no_parts_of_one_table_are_refused(run, tmp_path):
+    given = {"species": ("Anas acuta",), "column_map": ZONES, "sheet": "all"}
+    with pytest.raises(ConfigError, match="no column 'year'"):  # the name of one sheet says no year
+        run(years_of_sheets(tmp_path / "a.xlsx", doubled=True), **given)
+    with pytest.raises(InputError, match="4 counts of a site and time stand in more than one of"):
+        run(years_of_sheets(tmp_path / "b.xlsx", named="2008, {0:x}"), **given)
+    with pytest.raises(ConfigError, match="`fedmiss ingest --sheet all` joins the sheets"):
+        read_counts(years_of_sheets(tmp_path / "c.xlsx"), replace(LARK, sheet="all"))
+
+
+def test_a_year_in_the_name_of_a_sheet_is_none_where_a_column_says_when(tmp_path):
+    """2008 and 2009 are when the sheet was written, as in Contaje 2008-2009, or the column's word stands."""
+    for sheet, header in (
+        ("2008-2009", ["Zona", "Conteo"]),
+        ("2008", ["Zona", "Conteo", "Jahr"]),
+        ("2008", ["Zona", "2007"]),
+    ):
+        (source,) = expand(xlsx(tmp_path / "t.xlsx", [header, ["A"] + [2007] * (len(header) - 1)], sheet))
+        assert source.header == tuple(header)

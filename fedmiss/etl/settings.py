@@ -107,7 +107,7 @@ class IngestSettings(Settings):
     )
     sheet: str = plain(
         "",
-        "Sheet of a workbook (.xlsx, .ods) that has several, or all: each a part of one table, with its year in its name.",
+        "Sheet of a workbook (.xlsx, .ods) that has several, or all: parts of one table.",
         kinds=(PLAIN, COUNTS, GBIF),
     )
     header_row: int | None = plain(

@@ -419,8 +419,8 @@ def dry_run(kit: Kit, data: Path, own_sites: int | None = None) -> list[str]:
         lines += [
             f"  sites with a count: {mine}, fewer than {ROUNDS} times your {when} ({months.size}): a member that knows",
             f"  how often each was visited can work out their birds, and where they are fewer than the {when} and those",
-            "  visited in each than the rounds of a fit (17 or more), or the survey is short, every single count, unless",
-            "  other organisations bring more sites",
+            "  visited in each than the rounds of a fit (17 or more; a member that lies makes up to 500), or the survey",
+            "  is short, every single count, unless other organisations bring more sites",
         ]
     regions, there = np.unique(visits.region[distinct(visits.site[counted])].astype(str), return_counts=True)
     few_there = [

@@ -25,10 +25,8 @@ _PLACE = {
     "duration": ("effort", "duration", "minutes", "durationminutes", "effortminutes"),
     "distance": ("distance", "distancekm", "km"),
 }
-OF_PLACE = (
-    "region",
-    *(key for key in _PLACE if key != "county_code"),
-)  # what a map may name beside the count
+# what a map may name beside the count
+OF_PLACE = ("region", *(key for key in _PLACE if key != "county_code"))
 
 
 def project_counts(

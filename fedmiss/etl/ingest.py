@@ -38,13 +38,14 @@ from fedmiss.etl.rows import read_texts
 from fedmiss.etl.select import ListRules, make_checklists
 from fedmiss.etl.settings import COUNTS, EBIRD, GBIF, MYEBIRD, PLAIN, IngestSettings
 from fedmiss.etl.sites import parse_site_rule
-from fedmiss.etl.sources import EBIRD_ROLES, Source, expand
+from fedmiss.etl.sources import EBIRD_ROLES, Source, dated_by_sheet, expand
 from fedmiss.etl.species import SpeciesChoice, choose_species
 from fedmiss.files import Manifest, atomic_folder, making, read_manifest, scratch_folder, write_manifest
 from fedmiss.locks import clear_inside
 from fedmiss.progress import progress
 from fedmiss.settings import kinds_checked, refuse_idle
 
+WHEN = ("date", "year", "day")  # names of a map
 KINDS = {**dict.fromkeys(EBIRD_ROLES, EBIRD), "myebird": MYEBIRD, "gbif": GBIF}  # of input, by role
 
 
@@ -229,7 +230,14 @@ def _sources(
     unique: dict[tuple[Path, str | None, str], Source] = {}
 
     def found(file: str | Path | Source) -> list[Source]:
-        return [file] if isinstance(file, Source) else expand(file, settings.sheet, settings.header_row)
+        if isinstance(file, Source):
+            return [file]
+        given, tables = settings.column_map or {}, expand(file, settings.sheet, settings.header_row)
+        # a map may name a column of dates that is called otherwise
+        return [
+            table if {given.get(when) for when in WHEN} & {*table.header} else dated_by_sheet(table)
+            for table in tables
+        ]
 
     for role, paths in (("", files), ("sampling", sampling), ("unvetted", unvetted)):
         for source in (source for path in paths for source in found(path)):

@@ -77,7 +77,7 @@ class Source:
     citation: str = ""  # what the provider asks to be cited, where it came with the file
     sheet: str = ""  # of a workbook
     one_of: int = 1  # sheets of the workbook that are read
-    year: str = ""  # in the name of the sheet, where no column says when: the last column of the header
+    year: str = ""  # see dated_by_sheet
     header_row: int = 1  # in which row or line the names of the columns stand
     encoding: str = "utf-8-sig"
     said: tuple[str, ...] = ()  # what was found where the file left a choice
@@ -386,7 +386,7 @@ def _found_names(source: Source) -> str:
 
 
 def _sheet(path: Path, stamp: tuple[int, int], name: str, header_row: int | None, n_sheets: int) -> Source:
-    """Return the table on a sheet of a workbook; the year may stand in the name of the sheet only."""
+    """Return the table on a sheet of a workbook, one of ``n_sheets`` that are read."""
     rows = sheet_rows(path, name)
     if header_row and header_row > len(rows):
         raise ConfigError(f"--header-row {header_row}: the sheet {name} of {path} has {len(rows)} rows.")
@@ -403,19 +403,17 @@ def _sheet(path: Path, stamp: tuple[int, int], name: str, header_row: int | None
         raise InputError(
             f"{path} is {ROLES[role]} as a workbook; give the text file as it was downloaded.", path=str(path)
         )
-    said: list[str] = []
-    years = _YEAR.findall(name)
-    year = years[0] if len(years) == 1 and not tells_when(columns) else ""
-    if year:
-        columns = (*columns, "year")
-    source = Source(
-        path, None, role, "", columns, 0, stamp, sheet=name, one_of=n_sheets, year=year, header_row=row
-    )
-    if row > 1 and header_row is None:
-        said.append(_found_names(source))
-    if year:
-        said.append(f"{source.short_name}: no column says when; the year is that of the sheet, {name!r}.")
-    return replace(source, said=tuple(said))
+    source = Source(path, None, role, "", columns, 0, stamp, sheet=name, one_of=n_sheets, header_row=row)
+    return replace(source, said=(_found_names(source),)) if row > 1 and header_row is None else source
+
+
+def dated_by_sheet(source: Source) -> Source:
+    """Return a table of counts with the year in the name of its sheet as a last column, where no column says when."""
+    years = _YEAR.findall(source.sheet)
+    if source.role != "plain" or len(years) != 1 or tells_when(source.header):
+        return source
+    said = f"{source.short_name}: no column says when; the year is that of the sheet, {source.sheet!r}."
+    return replace(source, header=(*source.header, "year"), year=years[0], said=(*source.said, said))
 
 
 def _decoded(source: Source) -> Source:

@@ -12,7 +12,7 @@ from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.count_table import CountOptions
 from fedmiss.etl.counts import read_counts
 from fedmiss.etl.site_table import read_site_table
-from fedmiss.etl.sources import expand
+from fedmiss.etl.sources import dated_by_sheet, expand
 from fedmiss.etl.spreadsheets import address, serial_date
 
 HEAD = ["Site", "Species", "Year", "Count"]
@@ -384,4 +384,19 @@ def test_a_year_in_the_name_of_a_sheet_is_none_where_a_column_says_when(tmp_path
         ("2008", ["Zona", "2007"]),
     ):
         (source,) = expand(xlsx(tmp_path / "t.xlsx", [header, ["A"] + [2007] * (len(header) - 1)], sheet))
-        assert source.header == tuple(header)
+        assert dated_by_sheet(source).header == tuple(header)
+
+
+def test_a_year_in_the_name_of_a_sheet_is_no_covariate_of_sites_and_no_date_beside_one_that_is_mapped(
+    run, tmp_path
+):
+    """A table of sites on a sheet called Sites 2020 had a covariate year."""
+    sites = read_site_table(
+        xlsx(tmp_path / "s.xlsx", [["site", "forest"], ["A", 1.5], ["B", 2.5]], "Sites 2020")
+    )
+    assert sites.covariates == ("forest",)
+    visits = [["Quién", "Zona", "Cuándo", "Conteo"], ["ana", "A", "2019-05-03", 3]]
+    named = {"observer": "Quién", "site": "Zona", "date": "Cuándo", "count": "Conteo"}
+    out = run(xlsx(tmp_path / "v.xlsx", visits, "2018"), species=("Anas acuta",), column_map=named)
+    assert out.checklists["date"].dt.to_string().to_list() == ["2019-05-03"]
+    assert "no column says when" not in out.warnings
